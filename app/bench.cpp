@@ -1,0 +1,101 @@
+#include "app/bench.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "app/version.h"
+#include "core/ops/elementwise.h"
+#include "core/ops/gemm.h"
+
+namespace ferry {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRepetitions = 9;
+constexpr double kSecondsPerRepetition = 0.02;
+
+double seconds_of(Stream& stream, const std::function<void()>& enqueue, int64_t calls) {
+  stream.synchronize();
+  const auto start = Clock::now();
+  for (int64_t i = 0; i < calls; ++i) enqueue();
+  stream.synchronize();
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+Tensor random_matrix(Stream& stream, const Shape& shape, DType dtype, uint32_t site) {
+  const Tensor tensor = Tensor::empty(stream, "bench", shape, dtype);
+  fill_normal(stream, tensor, 1.0, {1, 0, site}, 0);
+  return tensor;
+}
+
+}  // namespace
+
+CallTimes time_calls(Stream& stream, const std::function<void()>& enqueue) {
+  seconds_of(stream, enqueue, 2);
+  const double once = seconds_of(stream, enqueue, 1);
+  const auto calls =
+      std::clamp<int64_t>(static_cast<int64_t>(kSecondsPerRepetition / once), 1, 1000);
+  std::vector<double> times;
+  for (int i = 0; i < kRepetitions; ++i)
+    times.push_back(seconds_of(stream, enqueue, calls) / static_cast<double>(calls));
+  std::sort(times.begin(), times.end());
+  return {times[times.size() / 2], times.front()};
+}
+
+double measure_copy_ceiling(Stream& stream) {
+  const int64_t elements = stream.device().is_cpu() ? int64_t{1} << 24 : int64_t{1} << 28;
+  const Tensor from = random_matrix(stream, {elements}, DType::F32, 1);
+  const Tensor to = Tensor::empty(stream, "bench", {elements}, DType::F32);
+  const CallTimes times = time_calls(stream, [&] { stream.copy(to, from); });
+  return 2.0 * static_cast<double>(from.bytes()) / times.median;
+}
+
+double measure_gemm_ceiling(Stream& stream, DType dtype) {
+  const int64_t n = stream.device().is_cpu() ? 1024 : 8192;
+  const Tensor a = random_matrix(stream, {n, n}, dtype, 1);
+  const Tensor b = random_matrix(stream, {n, n}, dtype, 2);
+  const Tensor c = Tensor::empty(stream, "bench", {n, n}, dtype);
+  const CallTimes times =
+      time_calls(stream, [&] { gemm(stream, c, a, Transpose::No, b, Transpose::Yes); });
+  const auto size = static_cast<double>(n);
+  return 2 * size * size * size / times.median;
+}
+
+std::string bench_table(const std::vector<BenchRow>& rows) {
+  std::string text = fmt::format("{:<28} {:<34} {:>12} {:>12} {:>14} {:>10}\n", "name", "shape",
+                                 "median us", "fastest us", "rate", "of ceiling");
+  for (const BenchRow& row : rows) {
+    const std::string rate = row.flops > 0 ? fmt::format("{:.3f} TFLOP/s", row.rate() / 1e12)
+                                           : fmt::format("{:.1f} GB/s", row.rate() / 1e9);
+    text += fmt::format("{:<28} {:<34} {:>12.1f} {:>12.1f} {:>14} {:>9.1f}%\n", row.name, row.shape,
+                        row.seconds * 1e6, row.fastest_seconds * 1e6, rate,
+                        100 * row.rate() / row.ceiling);
+  }
+  return text;
+}
+
+std::string bench_json(const std::vector<BenchRow>& rows, const std::string& machine,
+                       const std::string& command) {
+  std::string text;
+  for (const BenchRow& row : rows) {
+    nlohmann::ordered_json json = {{"bench", row.bench}, {"name", row.name}, {"shape", row.shape}};
+    json["median_us"] = row.seconds * 1e6;
+    json["fastest_us"] = row.fastest_seconds * 1e6;
+    json[row.flops > 0 ? "tflops" : "gb_per_s"] = row.rate() / (row.flops > 0 ? 1e12 : 1e9);
+    json["of_ceiling"] = row.rate() / row.ceiling;
+    json["machine"] = machine;
+    json["commit"] = git_revision();
+    json["date"] = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
+    json["command"] = command;
+    text += json.dump() + "\n";
+  }
+  return text;
+}
+
+}  // namespace ferry

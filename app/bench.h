@@ -1,0 +1,57 @@
+#pragma once
+
+// Measuring. A rate is the work of one call over the median time of several repetitions, each of
+// enough calls that the clock's resolution and the launch of the first call do not count. Nothing is
+// timed on zeros; where the inputs fit in a cache, several sets take turns.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "app/run_config.h"
+#include "core/comm/runtime.h"
+#include "core/stream.h"
+
+namespace ferry {
+
+/// One row of a table. A row has a rate of bytes or of operations.
+struct BenchRow {
+  std::string bench;  // ops, copy, step
+  std::string name;
+  std::string shape;
+  double seconds = 0;          // median of one call
+  double fastest_seconds = 0;  // of one call
+  double bytes = 0;            // moved by one call: each input read once, each output written once
+  double flops = 0;
+  double ceiling = 0;  // bytes/s or FLOP/s, measured in this run
+
+  double rate() const { return (flops > 0 ? flops : bytes) / seconds; }
+};
+
+struct CallTimes {
+  double median = 0;
+  double fastest = 0;
+};
+
+/// Seconds of one call of `enqueue`, after warming up.
+CallTimes time_calls(Stream& stream, const std::function<void()>& enqueue);
+
+/// The two ceilings of a device: a large copy (bytes read + written per second) and a large product
+/// in `dtype` (FLOP/s).
+double measure_copy_ceiling(Stream& stream);
+double measure_gemm_ceiling(Stream& stream, DType dtype);
+
+std::vector<BenchRow> bench_ops(Stream& stream, const RunConfig& config);
+std::vector<BenchRow> bench_copy(Stream& stream);
+
+/// As text, or one JSON object a line with machine, commit and date.
+std::string bench_table(const std::vector<BenchRow>& rows);
+std::string bench_json(const std::vector<BenchRow>& rows, const std::string& machine,
+                       const std::string& command);
+
+/// Trains `steps` steps after `warmup` on the configuration's data and prints tokens/s, TFLOP/s, MFU
+/// and peak memory; no checkpoint, no run directory.
+ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, int64_t steps,
+                    bool json, const std::string& command);
+
+}  // namespace ferry

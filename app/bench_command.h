@@ -1,0 +1,13 @@
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace ferry {
+
+/// ferry bench ops|copy|step [CONFIG] [--json]: tables of measured rates, each with its percentage
+/// of the ceiling measured in the same run.
+void add_bench_command(CLI::App& root, int& exit_code);
+
+}  // namespace ferry

@@ -1,0 +1,113 @@
+#include "app/eval_command.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "app/config_file.h"
+#include "app/evaluation.h"
+#include "app/job.h"
+#include "app/train_state.h"
+#include "checkpoint/latest.h"
+
+namespace ferry {
+namespace {
+
+struct Options {
+  std::string checkpoint;
+  std::vector<std::string> data;
+  std::vector<std::string> overrides;
+  int64_t batches = 0;
+  bool json = false;
+};
+
+// The configuration that the checkpoint carries, as a file that read_config can read.
+class StoredConfig {
+ public:
+  explicit StoredConfig(const Checkpoint& checkpoint)
+      : path_(std::filesystem::temp_directory_path() /
+              fmt::format("ferry-eval-{}.toml", checkpoint.root().substr(0, 16))) {
+    std::ofstream(path_) << checkpoint.manifest().config;
+  }
+  ~StoredConfig() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+Checkpoint open_newest(const std::string& path, Control& control) {
+  if (std::filesystem::exists(std::filesystem::path(path) / "MANIFEST.json"))
+    return Checkpoint::open(path);
+  Latest latest = find_latest(path, control);
+  if (!latest.checkpoint)
+    fail(ExitCode::Storage, "error: ", path, " is neither a checkpoint nor a run with one\n",
+         "  try : ferry ckpt list ", path);
+  return std::move(*latest.checkpoint);
+}
+
+ExitCode run(const Options& options, Runtime& runtime) {
+  const Checkpoint checkpoint = open_newest(options.checkpoint, runtime.control());
+  const StoredConfig stored(checkpoint);
+  RunConfig config = load_valid_config(stored.path(), options.overrides, runtime.size());
+  if (!options.data.empty()) config.data.valid = options.data;
+  if (options.batches > 0) config.run.eval_batches = options.batches;
+  const auto data = open_validation_data(config, runtime.size());
+  if (!data)
+    fail(ExitCode::Usage, "error: the run of this checkpoint had no validation data\n",
+         "  try : --data PREFIX");
+
+  const Backend backend = choose_backend(config.run.backend, runtime);
+  const auto stream = backend.device().make_stream("compute");
+  Gpt model(config.gpt(), "none", static_cast<uint64_t>(config.run.seed));
+  model.initialise(*stream, static_cast<uint64_t>(config.run.seed));
+  std::vector<Parameter*> parameters;
+  model.visit([&](Parameter& parameter) { parameters.push_back(&parameter); });
+  load_weights(*stream, checkpoint, parameters);
+
+  const EvaluationResult result =
+      evaluate(model, *stream, config, data, runtime.rank(), runtime.size(), *backend.world,
+               backend.device(), config.run.eval_batches);
+  if (runtime.rank() != 0) return ExitCode::Done;
+  if (options.json) {
+    const nlohmann::ordered_json json = {{"checkpoint", checkpoint.directory().string()},
+                                         {"step", checkpoint.step()},
+                                         {"valid_loss", result.loss},
+                                         {"perplexity", std::exp(result.loss)},
+                                         {"tokens", result.tokens}};
+    std::cout << json.dump() << std::endl;
+  } else {
+    std::cout << fmt::format("step {} | valid loss {:.4f} | perplexity {:.2f} | {:.0f} tokens",
+                             checkpoint.step(), result.loss, std::exp(result.loss), result.tokens)
+              << std::endl;
+  }
+  return ExitCode::Done;
+}
+
+}  // namespace
+
+void add_eval_command(CLI::App& root, int& exit_code) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command = root.add_subcommand("eval", "The validation loss of a checkpoint");
+  command->add_option("CKPT", options->checkpoint, "Checkpoint, or run directory (its newest)")
+      ->required();
+  command->add_option("OVERRIDES", options->overrides, "table.key=value ...");
+  command->add_option("--data", options->data, "Token files instead of the run's data.valid");
+  command->add_option("--batches", options->batches, "Global batches (default: run.eval_batches)")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--json", options->json, "As JSON");
+  command->footer("Example: ferry eval runs/quickstart --data data/quickstart/valid");
+  command->callback([options, &exit_code] {
+    exit_code = run_job([&](Runtime& runtime) { return run(*options, runtime); });
+  });
+}
+
+}  // namespace ferry

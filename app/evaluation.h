@@ -1,0 +1,27 @@
+#pragma once
+
+// The mean loss on held-out data.
+
+#include "app/backend.h"
+#include "app/data/token_dataset.h"
+#include "app/model/gpt.h"
+#include "app/run_config.h"
+#include "core/comm/mesh.h"
+
+namespace ferry {
+
+/// The dataset of `data.valid` (or of part 1 of `data.split`); null if neither is set.
+std::shared_ptr<const TokenDataset> open_validation_data(const RunConfig& config, int64_t ranks);
+
+struct EvaluationResult {
+  double loss = 0;       // mean over tokens, nats
+  double tokens = 0;     // over all ranks
+};
+
+/// The mean token loss over `num_batches` global batches from the start of the dataset (fewer if it
+/// is smaller). Always the same samples, whatever the number of ranks. Collective.
+EvaluationResult evaluate(Gpt& model, Stream& stream, const RunConfig& config,
+                          std::shared_ptr<const TokenDataset> dataset, int dp_rank, int dp_size,
+                          Group& dp, Device& host, int64_t num_batches);
+
+}  // namespace ferry

@@ -1,0 +1,400 @@
+#include "app/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "app/backend.h"           // which device, which collectives
+#include "app/batch_feed.h"        // micro-batches on the device
+#include "app/console.h"           // what a person sees
+#include "app/data_spec.h"         // [data] -> token files, order, loader (app/data)
+#include "app/evaluation.h"        // loss on held-out data
+#include "app/host_sum.h"          // numbers summed over ranks
+#include "app/metrics.h"           // metrics.jsonl, events.jsonl
+#include "app/model/cost_model.h"  // FLOPs and bytes
+#include "app/run_directory.h"     // runs/NAME
+#include "app/stop_request.h"      // signals, STOP, SAVE, time limit
+#include "app/train_model.h"       // model, gradients (optim), optimizer, state
+#include "app/train_state.h"       // what a checkpoint holds
+#include "checkpoint/directory.h"  // attempts and names
+#include "checkpoint/latest.h"     // the newest checkpoint that verifies
+#include "core/host_copy.h"
+#include "core/ops/elementwise.h"
+
+namespace ferry {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+MeshSizes mesh_sizes(const ParallelTable& parallel) {
+  MeshSizes sizes;
+  sizes.tensor = static_cast<int>(parallel.tensor);
+  sizes.context = static_cast<int>(parallel.context);
+  sizes.pipeline = static_cast<int>(parallel.pipeline);
+  sizes.expert = static_cast<int>(parallel.expert);
+  sizes.expert_tensor = static_cast<int>(parallel.expert_tensor);
+  return sizes;
+}
+
+}  // namespace
+
+struct Trainer::Parts {
+  Parts(const RunConfig& config_in, Runtime& runtime_in, const std::string& command_line);
+
+  ExitCode run();
+  StepReport train_step();
+  std::vector<double> read_totals(double tokens, const Request& request);
+  void fill_balance(StepReport& report, std::span<const double> expert_tokens);
+  void log_step(const StepReport& report);
+  void evaluate_now();
+  void save(const std::string& why);
+  std::string resume();
+  bool main_rank() const { return runtime.rank() == 0; }
+
+  const RunConfig config;
+  Runtime& runtime;
+  const std::filesystem::path dir;
+  Mesh mesh;
+  Backend backend;
+  MeshGroups groups;
+  std::unique_ptr<Stream> stream;
+
+  TrainModel model;
+
+  std::shared_ptr<const TokenDataset> train_data;
+  std::shared_ptr<const TokenDataset> valid_data;
+  std::unique_ptr<Loader> loader;
+
+  std::unique_ptr<Console> console;
+  JsonLines metrics;
+  JsonLines events;
+  std::unique_ptr<StopRequest> stop_request;
+
+  Progress progress;
+  std::vector<int64_t> expert_tokens;  // of the last step: [MoE layers * experts]
+  Request request;                     // of any rank, agreed in the last step
+  Attempt attempt;
+  std::optional<CheckpointName> parent;
+  int64_t saved_step = -1;
+  std::optional<double> valid_loss;
+};
+
+Trainer::Trainer(const RunConfig& config, Runtime& runtime, const std::string& command_line)
+    : parts_(std::make_unique<Parts>(config, runtime, command_line)) {}
+
+Trainer::~Trainer() = default;
+
+ExitCode Trainer::run() { return parts_->run(); }
+
+Trainer::Parts::Parts(const RunConfig& config_in, Runtime& runtime_in,
+                      const std::string& command_line)
+    : config(config_in),
+      runtime(runtime_in),
+      dir(config.run.dir),
+      mesh(runtime.size(), mesh_sizes(config.parallel)),
+      backend(choose_backend(config.run.backend, runtime)),
+      groups(mesh, *backend.world),
+      stream(backend.device().make_stream("compute")),
+      model(config, *stream, groups) {
+  backend.device().set_poison_memory(config.debug.poison_memory);
+  train_data = open_dataset(training_data_spec(config, runtime.size()));
+  valid_data = open_validation_data(config, runtime.size());
+
+  const std::string resumed = resume();
+  LoaderConfig loader_config;
+  loader_config.micro = config.batch.micro;
+  loader_config.global = config.global_batch(runtime.size());
+  loader_config.dp_rank = mesh.at(runtime.rank()).dp;
+  loader_config.dp_size = mesh.dp();
+  loader_config.consumed_samples = progress.samples;
+  loader = std::make_unique<Loader>(train_data, loader_config);
+
+  if (main_rank()) describe_run(dir, config, mesh, command_line, backend.device().name());
+  console = std::make_unique<Console>(main_rank(), dir);
+  if (main_rank()) {
+    cut_metrics_after(dir, progress.step);
+    metrics = JsonLines(dir / "metrics.jsonl");
+    events = JsonLines(dir / "events.jsonl");
+    events.write({{"event", "start"},
+                  {"step", progress.step},
+                  {"ranks", runtime.size()},
+                  {"resume", resumed}});
+  }
+  console->line(
+      banner(config, mesh, backend, runtime.host_name(), train_data->describe(), resumed));
+  stop_request = std::make_unique<StopRequest>(dir, config.run.time_limit_minutes);
+}
+
+// Finds out where this run begins, and takes the run directory. Says what it did.
+std::string Trainer::Parts::resume() {
+  const std::string& wanted = config.checkpoint.resume;
+  std::optional<Checkpoint> checkpoint;
+  std::string notes;
+  if (wanted != "auto" && wanted != "none") {
+    checkpoint = Checkpoint::open(wanted);
+  } else if (wanted == "auto" && !config.run.fresh) {
+    Latest latest = find_latest(dir, runtime.control());
+    for (const Rejected& rejected : latest.rejected)
+      notes += fmt::format("\n! {} is not used: {}", rejected.directory.string(), rejected.reason);
+    if (!latest.checkpoint && !latest.rejected.empty())
+      fail(ExitCode::Storage, "error: no checkpoint in ", dir.string(), " can be used", notes,
+           "\n  why : starting from scratch would lose the run without a word\n",
+           "  try : restore one of them, checkpoint.resume=PATH, or run.fresh=true");
+    checkpoint = std::move(latest.checkpoint);
+  }
+
+  std::string aside;
+  if (main_rank()) aside = prepare_run_directory(dir, config.run.fresh, checkpoint.has_value());
+  runtime.control().barrier("run directory");
+  attempt = begin_attempt(dir, runtime.control());
+  for (const std::string& removed : attempt.removed)
+    notes += fmt::format("\n! removed {}, which an earlier start left unfinished", removed);
+  if (!aside.empty()) notes += fmt::format("\n! the earlier run was renamed to {}", aside);
+  if (!checkpoint) return "from scratch" + notes;
+
+  const LoadReport report = load_state(*stream, *checkpoint, model.parameters(), model.store(),
+                                       config.checkpoint.weights_only);
+  const std::string name = checkpoint->directory().string();
+  if (config.checkpoint.weights_only) return fmt::format("weights of {}{}", name, notes);
+  progress = progress_of(checkpoint->state(), name);
+  const auto stored = checkpoint->state().find("data/fingerprint");
+  const std::string fingerprint = fmt::format("{:016x}", train_data->fingerprint());
+  if (stored != checkpoint->state().end() && std::get<std::string>(stored->second) != fingerprint)
+    fail(
+        ExitCode::Data, "error: ", name, " was trained on other data\n  --> data.train\n",
+        "  why : its fingerprint is ", std::get<std::string>(stored->second), ", that of ",
+        train_data->describe(), " is ", fingerprint,
+        "\n  try : the same files, data.split, run.seed, model.seq, run.steps and batch.global, or "
+        "checkpoint.weights_only=true");
+  parent = CheckpointName{checkpoint->step(), checkpoint->root()};
+  saved_step = progress.step;
+  return fmt::format("{} (verified, {:.0f} MB in {:.1f} s){}", name,
+                     static_cast<double>(report.bytes) / 1e6, report.seconds, notes);
+}
+
+ExitCode Trainer::Parts::run() {
+  const int64_t end = std::min(
+      config.run.steps, config.run.stop_at_step.value_or(std::numeric_limits<int64_t>::max()));
+  const auto start = Clock::now();
+  const int64_t first_step = progress.step;
+  if (progress.step >= end)
+    console->line(fmt::format("nothing to do: step {} of {} is done", progress.step, end));
+  if (config.debug.save_step_0 && progress.step == 0) save("debug.save_step_0");
+
+  while (progress.step < end && !request.stop) {
+    const StepReport report = train_step();
+    const bool at_eval = config.run.eval_every > 0 && valid_data &&
+                         (report.step % config.run.eval_every == 0 || report.step == end);
+    valid_loss.reset();
+    if (at_eval) evaluate_now();
+    log_step(report);
+    const bool at_save = config.checkpoint.every > 0 && report.step % config.checkpoint.every == 0;
+    if (at_save || request.save) save(at_save ? "checkpoint.every" : "requested");
+  }
+  if (config.checkpoint.save_at_exit && saved_step != progress.step)
+    save(request.stop ? "stop requested" : "end");
+
+  const bool stopped = request.stop && progress.step < end;
+  const double seconds = seconds_since(start);
+  if (progress.step > first_step)
+    console->line(fmt::format(
+        "{} at step {} of {} | {} tokens in {} | {} tok/s", stopped ? "stopped" : "done",
+        progress.step, config.run.steps,
+        count_text(static_cast<double>((progress.step - first_step) *
+                                       config.global_batch(runtime.size()) * config.model.seq)),
+        duration_text(seconds),
+        count_text(static_cast<double>((progress.step - first_step) *
+                                       config.global_batch(runtime.size()) * config.model.seq) /
+                   seconds)));
+  if (main_rank()) events.write({{"event", stopped ? "stopped" : "done"}, {"step", progress.step}});
+  return stopped ? ExitCode::Stopped : ExitCode::Done;
+}
+
+// One optimizer step: a transaction. Nothing durable changes before all ranks agree that the loss
+// and the gradients are finite.
+StepReport Trainer::Parts::train_step() {
+  const auto start = Clock::now();
+  StepReport report;
+  report.step = progress.step + 1;
+  const int64_t num_micro = config.num_microbatches(runtime.size());
+  if (config.debug.throw_at.step == report.step &&
+      config.debug.throw_at.rank.value_or(0) == runtime.rank())
+    fail(ExitCode::Internal, "debug.throw_at: rank ", runtime.rank(), " at step ", report.step);
+
+  model.begin_step();
+  BatchFeed feed(*stream, *loader);
+  double tokens = 0;
+  for (int64_t micro = 0; micro < num_micro; ++micro) {
+    const auto waiting = Clock::now();
+    const Batch batch = feed.next(progress.samples);
+    report.data_seconds += seconds_since(waiting);
+    tokens += static_cast<double>(batch.num_loss_tokens);
+    model.micro_batch(batch, report.step, micro + 1 == num_micro);
+  }
+  model.finish_backward();
+  if (config.debug.nonfinite_at_step == report.step)
+    fill(*stream, model.parameters().front()->grad, std::numeric_limits<double>::quiet_NaN());
+
+  const Request own = stop_request->poll(main_rank());
+  const std::vector<double> sums = read_totals(tokens, own);
+  const double global_tokens = sums[1];
+  const double mean_of =
+      static_cast<double>(num_micro * mesh.dp()) *
+      static_cast<double>(std::max<size_t>(1, model.gpt().expert_count_names().size()));
+  report.loss = sums[0] / global_tokens;
+  report.tokens = global_tokens;
+  report.has_aux = model.totals().all().contains("aux_loss");
+  report.has_z = model.totals().all().contains("z_loss");
+  report.aux_loss = sums[2] / mean_of;
+  report.z_loss = sums[3] / mean_of;
+  request = {sums[4] > 0, sums[5] > 0};
+  fill_balance(report, std::span(sums).subspan(6));
+
+  report.grad_norm = model.gradient_norm(global_tokens);
+  if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm))
+    fail(ExitCode::Numerical, "error: non-finite numbers at step ", report.step, ": loss ",
+         report.loss, ", gradient norm ", report.grad_norm, "\n  --> samples ", progress.samples,
+         " to ", progress.samples + config.global_batch(runtime.size()) - 1,
+         "\n  why : the update was not made, so the last checkpoint (step ",
+         saved_step < 0 ? std::string("none") : std::to_string(saved_step),
+         ") is good\n  try : resume with a smaller optimizer.lr or optimizer.clip_norm");
+
+  report.lr = model.update(report.step, global_tokens, report.grad_norm);
+  stream->record().wait_host();
+
+  progress.step = report.step;
+  progress.samples = loader->consumed_samples();
+  progress.tokens = progress.samples * config.model.seq;
+  report.seconds = seconds_since(start);
+  report.flops = flops_per_token(config.gpt()).total() *
+                 static_cast<double>(config.global_batch(runtime.size()) * config.model.seq);
+  const double peak = peak_flops(backend.device().name(), config.model.precision);
+  if (peak > 0) report.mfu = report.flops / report.seconds / (peak * mesh.world());
+  report.device_peak_bytes = backend.device().memory().peak();
+  return report;
+}
+
+// {loss, tokens, aux, z, save requests, stop requests, expert tokens...}, summed over ranks.
+std::vector<double> Trainer::Parts::read_totals(double tokens, const Request& own) {
+  const auto total = [&](const char* name) {
+    const auto& totals = model.totals().all();
+    const auto found = totals.find(name);
+    return found == totals.end() ? 0.0 : read_back_as_double(*stream, found->second)[0];
+  };
+  std::vector<double> sums{total("loss"),   tokens,           total("aux_loss"),
+                           total("z_loss"), double(own.save), double(own.stop)};
+  for (const std::string& name : model.gpt().expert_count_names()) {
+    const std::vector<double> counts = read_back_as_double(*stream, model.totals().all().at(name));
+    sums.insert(sums.end(), counts.begin(), counts.end());
+  }
+  sum_over_ranks(sums, *backend.world, backend.device());
+  return sums;
+}
+
+void Trainer::Parts::fill_balance(StepReport& report, std::span<const double> counts) {
+  expert_tokens.assign(counts.begin(), counts.end());
+  const auto experts = static_cast<size_t>(config.moe.experts);
+  for (size_t at = 0; at + experts <= counts.size() && experts > 0; at += experts) {
+    const auto layer = counts.subspan(at, experts);
+    double sum = 0, largest = 0;
+    for (const double count : layer) {
+      sum += count;
+      largest = std::max(largest, count);
+      report.dead_experts += count == 0;
+    }
+    if (sum > 0)
+      report.balance = std::max(report.balance, largest * static_cast<double>(experts) / sum);
+  }
+}
+
+void Trainer::Parts::log_step(const StepReport& r) {
+  const bool logs = r.step % config.run.log_every == 0 || r.step <= 3 || r.step == config.run.steps;
+  if (logs)
+    console->step(r, config.run.steps, runtime.size(),
+                  backend.on_gpu() ? backend.device().total_bytes() : 0);
+  if (valid_loss) console->line(fmt::format("valid loss {:.4f} at step {}", *valid_loss, r.step));
+  if (!main_rank()) return;
+  nlohmann::ordered_json line = {{"step", r.step},
+                                 {"samples", progress.samples},
+                                 {"tokens", progress.tokens},
+                                 {"loss", r.loss},
+                                 {"lr", r.lr},
+                                 {"grad_norm", r.grad_norm}};
+  if (r.has_aux) line["aux_loss"] = r.aux_loss;
+  if (r.has_z) line["z_loss"] = r.z_loss;
+  if (valid_loss) line["valid_loss"] = *valid_loss;
+  line["step_s"] = r.seconds;
+  line["tokens_per_s"] = r.tokens / r.seconds;
+  line["tflops"] = r.flops / r.seconds / 1e12 / mesh.world();
+  if (r.mfu > 0) line["mfu"] = r.mfu;
+  line["skipped"] = 0;
+  line["nonfinite"] = 0;
+  line[backend.on_gpu() ? "device_peak_bytes" : "host_bytes"] = r.device_peak_bytes;
+  if (backend.on_gpu()) line["pinned_bytes"] = backend.device().pinned_memory().current();
+  if (logs && !expert_tokens.empty()) {
+    nlohmann::ordered_json layers = nlohmann::ordered_json::array();
+    const auto experts = static_cast<std::ptrdiff_t>(config.moe.experts);
+    for (auto at = expert_tokens.begin(); at != expert_tokens.end(); at += experts)
+      layers.push_back(std::vector<int64_t>(at, at + experts));
+    line["expert_tokens"] = std::move(layers);
+  }
+  metrics.write(line);
+}
+
+void Trainer::Parts::evaluate_now() {
+  const MeshCoordinates at = mesh.at(runtime.rank());
+  const EvaluationResult result =
+      evaluate(model.gpt(), *stream, config, valid_data, at.dp, mesh.dp(), *backend.world,
+               backend.device(), config.run.eval_batches);
+  valid_loss = result.loss;
+  if (main_rank())
+    events.write({{"event", "evaluation"},
+                  {"step", progress.step},
+                  {"valid_loss", result.loss},
+                  {"tokens", result.tokens}});
+}
+
+void Trainer::Parts::save(const std::string& why) {
+  const StateSnapshot snapshot(*stream, model.parameters(), model.store(), runtime.rank(),
+                               runtime.size());
+  SaveRequest save_request;
+  save_request.run_dir = dir;
+  save_request.step = progress.step;
+  save_request.attempt = attempt.number;
+  save_request.slices = snapshot.slices();
+  save_request.state = to_state(progress, config.run.seed,
+                                progress.step > 0 ? model.schedule().at(progress.step) : 0.0,
+                                train_data->fingerprint());
+  save_request.descriptions = state_descriptions();
+  save_request.config = resolved_toml(config);
+  save_request.layout = fmt::format("world {} dp {}", mesh.world(), mesh.dp());
+  save_request.writer = "ferry 0.1.0";
+  save_request.parent = parent;
+  save_request.keep = config.checkpoint.keep == 0 ? std::numeric_limits<int>::max()
+                                                  : static_cast<int>(config.checkpoint.keep);
+  save_request.verify = config.checkpoint.verify_after_save;
+  const SaveReport report = save_checkpoint(save_request, runtime.control());
+  parent = CheckpointName{progress.step, report.root};
+  saved_step = progress.step;
+  for (const std::string& warning : report.warnings) console->notice(warning);
+  console->line(fmt::format(
+      "saved {} ({}): {:.0f} MB, write {:.1f} s, sync {:.1f} s, verify {:.1f} "
+      "s, root {}",
+      report.directory.string(), why, static_cast<double>(report.bytes) / 1e6, report.write_seconds,
+      report.sync_seconds, report.verify_seconds, report.root.substr(0, 12)));
+  if (main_rank())
+    events.write({{"event", "saved"},
+                  {"step", progress.step},
+                  {"why", why},
+                  {"bytes", report.bytes},
+                  {"seconds", report.seconds},
+                  {"root", report.root}});
+}
+
+}  // namespace ferry

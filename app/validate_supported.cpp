@@ -1,0 +1,165 @@
+// Legal features that this version does not have. A feature that arrives deletes its row.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "app/validate.h"
+
+namespace ferry {
+
+namespace {
+
+constexpr char kVersion[] = "0.1";
+
+Exclusion missing(std::vector<std::string> keys, bool (*applies)(const RunConfig&),
+                  const char* feature, const char* instead) {
+  return {std::move(keys), applies,
+          fmt::format("{} is not in this version of Ferry ({})", feature, kVersion),
+          "the configuration is legal, and this version cannot run it",
+          fmt::format("use {}", instead)};
+}
+
+bool balances(const RunConfig& c, std::string_view loss) {
+  const std::vector<std::string>& names = c.moe.router.balance;
+  return std::find(names.begin(), names.end(), loss) != names.end();
+}
+
+}  // namespace
+
+const std::vector<Exclusion>& unsupported_features() {
+  static const std::vector<Exclusion> table = {
+      missing(
+          {"parallel.tensor"}, [](const RunConfig& c) { return c.parallel.tensor > 1; },
+          "tensor parallelism", "parallel.tensor = 1 and data-parallel ranks"),
+      missing(
+          {"parallel.expert"}, [](const RunConfig& c) { return c.parallel.expert > 1; },
+          "expert parallelism", "parallel.expert = 1 and data-parallel ranks"),
+      missing(
+          {"parallel.expert_tensor"},
+          [](const RunConfig& c) { return c.parallel.expert_tensor > 1; },
+          "tensor parallelism of experts", "parallel.expert_tensor = 1"),
+      missing(
+          {"parallel.pipeline"}, [](const RunConfig& c) { return c.parallel.pipeline > 1; },
+          "pipeline parallelism", "parallel.pipeline = 1 and data-parallel ranks"),
+      missing(
+          {"parallel.layout"}, [](const RunConfig& c) { return !c.parallel.layout.empty(); },
+          "a pipeline layout", "parallel.layout = \"\""),
+      missing(
+          {"parallel.context"}, [](const RunConfig& c) { return c.parallel.context > 1; },
+          "context parallelism", "parallel.context = 1"),
+      missing(
+          {"model.attention"}, [](const RunConfig& c) { return c.model.attention == "mla"; },
+          "latent attention (MLA)", "model.attention = gqa"),
+      missing(
+          {"moe.capacity_factor"},
+          [](const RunConfig& c) { return c.moe.capacity_factor.has_value(); },
+          "a capacity of experts", "dropless routing: remove moe.capacity_factor"),
+      missing(
+          {"moe.rank_capacity_factor"},
+          [](const RunConfig& c) { return c.moe.rank_capacity_factor.has_value(); },
+          "a capacity of ranks", "dropless routing: remove moe.rank_capacity_factor"),
+      missing(
+          {"moe.shared_overlap"}, [](const RunConfig& c) { return c.moe.shared_overlap; },
+          "shared-expert overlap", "moe.shared_overlap = false"),
+      missing(
+          {"moe.dispatcher"}, [](const RunConfig& c) { return c.moe.dispatcher == "allgather"; },
+          "the all-gather dispatcher", "moe.dispatcher = alltoall"),
+      missing(
+          {"moe.fused_experts"}, [](const RunConfig& c) { return c.moe.fused_experts; },
+          "the fused expert MLP", "moe.fused_experts = false"),
+      missing(
+          {"moe.router.score"}, [](const RunConfig& c) { return c.moe.router.score == "sigmoid"; },
+          "sigmoid routing", "moe.router.score = softmax"),
+      missing(
+          {"moe.router.balance"}, [](const RunConfig& c) { return balances(c, "seq_aux_loss"); },
+          "seq_aux_loss", "moe.router.balance = aux_loss"),
+      missing(
+          {"moe.router.balance"}, [](const RunConfig& c) { return balances(c, "global_aux_loss"); },
+          "global_aux_loss", "moe.router.balance = aux_loss"),
+      missing(
+          {"moe.router.bias_rate"}, [](const RunConfig& c) { return c.moe.router.bias_rate > 0; },
+          "loss-free balancing", "moe.router.bias_rate = 0 and moe.router.balance = aux_loss"),
+      missing(
+          {"moe.router.groups"}, [](const RunConfig& c) { return c.moe.router.groups > 0; },
+          "group-limited routing", "moe.router.groups = 0 and moe.router.group_topk = 0"),
+      missing(
+          {"moe.router.scaling_factor"},
+          [](const RunConfig& c) { return c.moe.router.scaling_factor != 1.0; },
+          "a scaling factor of router probabilities", "moe.router.scaling_factor = 1.0"),
+      missing(
+          {"moe.router.dtype"},
+          [](const RunConfig& c) {
+            return c.moe.router.dtype == "fp64" && c.model.precision != "fp64";
+          },
+          "an fp64 router", "moe.router.dtype = fp32, or model.precision = fp64 on the CPU"),
+      missing(
+          {"moe.router.jitter"}, [](const RunConfig& c) { return c.moe.router.jitter > 0; },
+          "router jitter", "moe.router.jitter = 0"),
+      missing(
+          {"batch.ramp"}, [](const RunConfig& c) { return !c.batch.ramp.empty(); },
+          "a batch size ramp", "batch.ramp = []"),
+      missing(
+          {"optimizer.name"}, [](const RunConfig& c) { return c.optimizer.name == "sgd"; }, "SGD",
+          "optimizer.name = adamw"),
+      missing(
+          {"optimizer.distributed"}, [](const RunConfig& c) { return c.optimizer.distributed; },
+          "the distributed optimizer", "optimizer.distributed = false"),
+      missing(
+          {"optimizer.overlap_grad_reduce"},
+          [](const RunConfig& c) { return c.optimizer.overlap_grad_reduce; },
+          "overlapped gradient reduction", "optimizer.overlap_grad_reduce = false"),
+      missing(
+          {"optimizer.offload.enabled"},
+          [](const RunConfig& c) { return c.optimizer.offload.enabled; },
+          "the hybrid CPU and GPU optimizer", "optimizer.offload.enabled = false"),
+      missing(
+          {"optimizer.offload.dump_param_groups"},
+          [](const RunConfig& c) { return !c.optimizer.offload.dump_param_groups.empty(); },
+          "the dump of parameter places", "optimizer.offload.dump_param_groups = \"\""),
+      missing(
+          {"activation_offload.enabled"},
+          [](const RunConfig& c) { return c.activation_offload.enabled; }, "activation offload",
+          "activation_offload.enabled = false and a smaller batch.micro"),
+      missing(
+          {"recompute.granularity"},
+          [](const RunConfig& c) { return c.recompute.granularity != "none"; }, "recompute",
+          "recompute.granularity = none and a smaller batch.micro"),
+      missing(
+          {"layer_offload.layers"}, [](const RunConfig& c) { return c.layer_offload.layers > 0; },
+          "layer offload", "layer_offload.layers = 0 and a smaller batch.micro"),
+      missing(
+          {"paged_stash.enabled"}, [](const RunConfig& c) { return c.paged_stash.enabled; },
+          "the paged stash", "paged_stash.enabled = false and a smaller batch.micro"),
+      missing(
+          {"cuda_graph.impl"}, [](const RunConfig& c) { return c.cuda_graph.impl != "none"; },
+          "the capture of CUDA graphs", "cuda_graph.impl = none"),
+      missing(
+          {"data.document_mask"}, [](const RunConfig& c) { return c.data.document_mask; },
+          "the document mask", "data.document_mask = false"),
+      missing(
+          {"debug.delay_copies_us"}, [](const RunConfig& c) { return c.debug.delay_copies_us > 0; },
+          "a delay of copies", "debug.delay_copies_us = 0"),
+      missing(
+          {"debug.delay_compute_us"},
+          [](const RunConfig& c) { return c.debug.delay_compute_us > 0; }, "a delay of operations",
+          "debug.delay_compute_us = 0"),
+      missing(
+          {"debug.dump_routing"}, [](const RunConfig& c) { return c.debug.dump_routing; },
+          "the dump of routing", "debug.dump_routing = false"),
+      missing(
+          {"debug.dump_token_loss"}, [](const RunConfig& c) { return c.debug.dump_token_loss; },
+          "the dump of token losses", "debug.dump_token_loss = false"),
+      missing(
+          {"debug.slow_writer_mb_s"},
+          [](const RunConfig& c) { return c.debug.slow_writer_mb_s > 0; },
+          "a slow checkpoint writer", "debug.slow_writer_mb_s = 0"),
+      missing(
+          {"debug.log_samples"}, [](const RunConfig& c) { return c.debug.log_samples; },
+          "the log of samples", "debug.log_samples = false"),
+  };
+  return table;
+}
+
+}  // namespace ferry

@@ -1,0 +1,133 @@
+#include "core/comm/mesh.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace ferry {
+namespace {
+
+// The divisors of `world` nearest to `wanted`, for messages.
+std::string nearest_divisors(int world, int wanted) {
+  int below = 0, above = 0;
+  for (int d = 1; d <= world; ++d) {
+    if (world % d != 0) continue;
+    if (d <= wanted) below = d;
+    if (d >= wanted && above == 0) above = d;
+  }
+  if (above == 0 || above == below) return std::to_string(below);
+  return below == 0 ? std::to_string(above) : concat(below, " or ", above);
+}
+
+void require_divides(std::string& problems, const char* grid, const char* formula, int product,
+                     int world) {
+  if (world % product == 0) return;
+  problems += concat("\n  ", grid, ": ", formula, " = ", product, " does not divide ", world,
+                     " ranks; nearest that do: ", nearest_divisors(world, product));
+}
+
+}  // namespace
+
+Mesh::Mesh(int world, const MeshSizes& sizes) : world_(world), sizes_(sizes) {
+  CHECK(world >= 1, "a mesh of ", world, " ranks");
+  std::string problems;
+  const std::pair<const char*, int> named[] = {{"tensor", sizes.tensor},
+                                               {"context", sizes.context},
+                                               {"pipeline", sizes.pipeline},
+                                               {"expert", sizes.expert},
+                                               {"expert_tensor", sizes.expert_tensor}};
+  for (const auto& [name, size] : named)
+    if (size < 1) problems += concat("\n  parallel.", name, " = ", size, ": at least 1 is needed");
+  if (problems.empty()) {
+    const int attention = sizes.tensor * sizes.context * sizes.pipeline;
+    const int experts = sizes.expert_tensor * sizes.expert * sizes.pipeline;
+    require_divides(problems, "attention grid", "tensor * context * pipeline", attention, world);
+    require_divides(problems, "expert grid", "expert_tensor * expert * pipeline", experts, world);
+    dp_ = world / attention;
+    edp_ = world / experts;
+  }
+  if (!problems.empty())
+    fail(ExitCode::Usage, "error: ", world, " ranks cannot be arranged", problems);
+  for (int rank = 0; rank < world; ++rank) {
+    const int stage_ranks = world / sizes.pipeline;
+    CHECK(at(rank).pp == rank / stage_ranks, "the two grids share their pipeline groups");
+  }
+}
+
+MeshCoordinates Mesh::at(int rank) const {
+  CHECK(rank >= 0 && rank < world_, "rank ", rank, " of ", world_);
+  MeshCoordinates c;
+  int rest = rank;
+  const auto take = [&](int size) {
+    const int coordinate = rest % size;
+    rest /= size;
+    return coordinate;
+  };
+  c.tp = take(sizes_.tensor);
+  c.cp = take(sizes_.context);
+  c.dp = take(dp_);
+  c.pp = take(sizes_.pipeline);
+  rest = rank;
+  c.etp = take(sizes_.expert_tensor);
+  c.ep = take(sizes_.expert);
+  c.edp = take(edp_);
+  return c;
+}
+
+std::vector<int> Mesh::ranks_along(const std::string& axis, int rank) const {
+  const int attention_dp = sizes_.tensor * sizes_.context;
+  const int expert_dp = sizes_.expert_tensor * sizes_.expert;
+  struct Axis {
+    const char* name;
+    int size;
+    int stride;
+  };
+  const Axis axes[] = {{"tp", sizes_.tensor, 1},
+                       {"cp", sizes_.context, sizes_.tensor},
+                       {"dp", dp_, attention_dp},
+                       {"pp", sizes_.pipeline, attention_dp * dp_},
+                       {"etp", sizes_.expert_tensor, 1},
+                       {"ep", sizes_.expert, sizes_.expert_tensor},
+                       {"edp", edp_, expert_dp}};
+  for (const Axis& candidate : axes) {
+    if (axis != candidate.name) continue;
+    const int own = rank / candidate.stride % candidate.size;
+    std::vector<int> ranks;
+    for (int i = 0; i < candidate.size; ++i) ranks.push_back(rank + (i - own) * candidate.stride);
+    return ranks;
+  }
+  fail(ExitCode::Internal, "no axis is called ", axis);
+}
+
+std::string Mesh::table() const {
+  std::string text = concat("world ", world_, " = attention TP", sizes_.tensor, " CP",
+                            sizes_.context, " DP", dp_, " PP", sizes_.pipeline, " | experts ETP",
+                            sizes_.expert_tensor, " EP", sizes_.expert, " EDP", edp_, " PP",
+                            sizes_.pipeline, "\nrank tp cp dp pp | etp ep edp\n");
+  for (int rank = 0; rank < world_; ++rank) {
+    const MeshCoordinates c = at(rank);
+    text += concat(rank, ' ', c.tp, ' ', c.cp, ' ', c.dp, ' ', c.pp, " | ", c.etp, ' ', c.ep, ' ',
+                   c.edp, '\n');
+  }
+  return text;
+}
+
+MeshGroups::MeshGroups(const Mesh& mesh, Group& world) {
+  CHECK(mesh.world() == world.size(), "a mesh of ", mesh.world(), " ranks over a group of ",
+        world.size());
+  for (const char* axis : {"tp", "cp", "dp", "pp", "etp", "ep", "edp"}) {
+    const std::vector<int> ranks = mesh.ranks_along(axis, world.rank());
+    std::string name = concat(axis, '[');
+    for (size_t i = 0; i < ranks.size(); ++i) name += concat(i ? "," : "", ranks[i]);
+    // The lowest rank names the group: every member gives the same color.
+    groups_[axis] = world.split(ranks.front(), name + "]");
+  }
+}
+
+Group& MeshGroups::along(const std::string& axis) const {
+  const auto found = groups_.find(axis);
+  CHECK(found != groups_.end(), "no axis is called ", axis);
+  return *found->second;
+}
+
+}  // namespace ferry

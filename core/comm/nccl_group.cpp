@@ -1,0 +1,387 @@
+#include "core/comm/nccl_group.h"
+
+#include <nccl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <thread>
+
+#include "core/check.h"
+#include "core/check_cuda.h"
+#include "core/comm/runtime.h"
+#include "core/device_cuda.h"
+#include "core/stream_cuda.h"
+
+namespace ferry {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Calls that only enqueue are done at the first look; making connections takes long.
+constexpr std::chrono::microseconds kSpin{20};
+constexpr std::chrono::microseconds kPause{50};
+
+[[noreturn]] void nccl_failed(ncclResult_t result, ncclComm_t comm, const std::string& what) {
+  const char* detail = ncclGetLastError(comm);
+  const bool our_fault = result == ncclInvalidArgument || result == ncclInvalidUsage;
+  fail(our_fault ? ExitCode::Internal : ExitCode::Lost, "communication failed: ", what,
+       ": NCCL: ", ncclGetErrorString(result), detail != nullptr && *detail ? ": " : "",
+       detail != nullptr ? detail : "",
+       "\n  why : a rank, a GPU or a link between them failed; NCCL_DEBUG=INFO tells more"
+       "\n  try : restart the job");
+}
+
+// Waits until the call that returned `result` is done on the host, which for a collective means
+// that it is enqueued. An error of an earlier operation shows here, too.
+void await_nccl(ncclResult_t result, ncclComm_t comm, const std::string& what) {
+  if (result != ncclSuccess && result != ncclInProgress) nccl_failed(result, comm, what);
+  const auto begin = Clock::now();
+  const std::chrono::duration<double> limit(comm_timeout_seconds());
+  while (true) {
+    ncclResult_t state = ncclInProgress;
+    const ncclResult_t asked = ncclCommGetAsyncError(comm, &state);
+    if (asked != ncclSuccess) nccl_failed(asked, comm, what);
+    if (state == ncclSuccess) return;
+    if (state != ncclInProgress) nccl_failed(state, comm, what);
+    const std::chrono::duration<double> waited = Clock::now() - begin;
+    if (waited > limit)
+      fail(ExitCode::Lost, "communication hangs: ", what, " waited ", waited.count(),
+           " s, the limit is ", limit.count(),
+           " s (FERRY_COMM_TIMEOUT_S)\n  why : a rank is gone or stuck\n  try : restart the job");
+    if (waited > kSpin) std::this_thread::sleep_for(kPause);
+  }
+}
+
+// Owns a communicator made with blocking = 0.
+class NcclCommunicator {
+ public:
+  explicit NcclCommunicator(CudaDevice& device) : device_(device) {}
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  ~NcclCommunicator() {
+    if (comm_ == nullptr) return;
+    try {
+      device_.make_current();
+      // Finalising waits for the other ranks, which after an error may never come.
+      if (broken_ || std::uncaught_exceptions() > 0) {
+        static_cast<void>(ncclCommAbort(comm_));
+        return;
+      }
+      await_nccl(ncclCommFinalize(comm_), comm_, "ncclCommFinalize");
+      static_cast<void>(ncclCommDestroy(comm_));
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "ferry: %s\n", error.what());
+      static_cast<void>(ncclCommAbort(comm_));
+    }
+  }
+
+  ncclComm_t get() const { return comm_; }
+  ncclComm_t* address() { return &comm_; }
+  CudaDevice& device() const { return device_; }
+
+  /// Runs one call, or several between ncclGroupStart and ncclGroupEnd. After an error the
+  /// communicator is of no more use.
+  template <class Call>
+  void run(const std::string& what, Call call) {
+    if (broken_) fail(ExitCode::Lost, what, ": the group failed before");
+    try {
+      const ncclResult_t result = call();  // may set comm_
+      await_nccl(result, comm_, what);
+    } catch (...) {
+      broken_ = true;
+      throw;
+    }
+  }
+
+ private:
+  CudaDevice& device_;
+  ncclComm_t comm_ = nullptr;
+  bool broken_ = false;
+};
+
+ncclConfig_t polled_config() {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  return config;
+}
+
+ncclDataType_t nccl_type(DType dtype) {
+  switch (dtype) {
+    case DType::F32:
+      return ncclFloat32;
+    case DType::F64:
+      return ncclFloat64;
+    case DType::BF16:
+      return ncclBfloat16;
+    case DType::I32:
+      return ncclInt32;
+    case DType::I64:
+      return ncclInt64;
+    case DType::U8:
+      return ncclUint8;
+  }
+  fail(ExitCode::Internal, "NCCL has no type for ", name_of(dtype));
+}
+
+size_t count_of(const Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
+
+class NcclGroup final : public Group {
+ public:
+  NcclGroup(std::unique_ptr<NcclCommunicator> comm, int rank, int size, std::string name)
+      : comm_(std::move(comm)), rank_(rank), size_(size), name_(std::move(name)) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  const std::string& name() const override { return name_; }
+
+  void all_reduce(Stream& stream, const Tensor& tensor, ReduceOp op) override {
+    if (tensor.numel() == 0) return;
+    const cudaStream_t cuda = cuda_handle(stream);
+    comm_->run(what("all_reduce", tensor), [&] {
+      return ncclAllReduce(tensor.raw(), tensor.raw(), count_of(tensor), nccl_type(tensor.dtype()),
+                           op == ReduceOp::Sum ? ncclSum : ncclMax, comm_->get(), cuda);
+    });
+    stream.hold(tensor);
+  }
+
+  void all_gather(Stream& stream, const Tensor& all, const Tensor& own) override {
+    CHECK(all.numel() == own.numel() * size_ && all.dtype() == own.dtype(), "all_gather of ",
+          own.shape(), " to ", all.shape());
+    if (own.numel() == 0) return;
+    const cudaStream_t cuda = cuda_handle(stream);
+    comm_->run(what("all_gather", all), [&] {
+      return ncclAllGather(own.raw(), all.raw(), count_of(own), nccl_type(own.dtype()),
+                           comm_->get(), cuda);
+    });
+    stream.hold(all);
+    stream.hold(own);
+  }
+
+  void reduce_scatter(Stream& stream, const Tensor& own, const Tensor& all) override {
+    CHECK(all.numel() == own.numel() * size_ && all.dtype() == own.dtype(), "reduce_scatter of ",
+          all.shape(), " to ", own.shape());
+    if (own.numel() == 0) return;
+    const cudaStream_t cuda = cuda_handle(stream);
+    comm_->run(what("reduce_scatter", all), [&] {
+      return ncclReduceScatter(all.raw(), own.raw(), count_of(own), nccl_type(own.dtype()), ncclSum,
+                               comm_->get(), cuda);
+    });
+    stream.hold(all);
+    stream.hold(own);
+  }
+
+  void broadcast(Stream& stream, const Tensor& tensor, int root) override {
+    check_peer(root);
+    if (tensor.numel() == 0) return;
+    const cudaStream_t cuda = cuda_handle(stream);
+    comm_->run(what("broadcast", tensor), [&] {
+      return ncclBroadcast(tensor.raw(), tensor.raw(), count_of(tensor), nccl_type(tensor.dtype()),
+                           root, comm_->get(), cuda);
+    });
+    stream.hold(tensor);
+  }
+
+  void all_to_all(Stream& stream, const Tensor& receive, std::span<const int64_t> receive_rows,
+                  const Tensor& send, std::span<const int64_t> send_rows) override {
+    CHECK(static_cast<int>(receive_rows.size()) == size_ &&
+              static_cast<int>(send_rows.size()) == size_,
+          "all_to_all needs a count for each of ", size_, " ranks");
+    CHECK(receive.dtype() == send.dtype(), "all_to_all between dtypes");
+    const std::string text = what("all_to_all", send);
+    const std::vector<Piece> in = pieces(receive, receive_rows, text);
+    const std::vector<Piece> out = pieces(send, send_rows, text);
+    const ncclDataType_t type = nccl_type(send.dtype());
+    const cudaStream_t cuda = cuda_handle(stream);
+    comm_->run(text, [&] {
+      ncclResult_t result = ncclGroupStart();
+      for (int peer = 0; peer < size_; ++peer) {
+        const Piece& to = out[static_cast<size_t>(peer)];
+        const Piece& from = in[static_cast<size_t>(peer)];
+        if (result == ncclSuccess && to.count > 0)
+          result = ncclSend(to.data, to.count, type, peer, comm_->get(), cuda);
+        if (result == ncclSuccess && from.count > 0)
+          result = ncclRecv(from.data, from.count, type, peer, comm_->get(), cuda);
+      }
+      const ncclResult_t end = ncclGroupEnd();
+      return result == ncclSuccess ? end : result;
+    });
+    stream.hold(receive);
+    stream.hold(send);
+  }
+
+  void send(Stream& stream, const Tensor& tensor, int peer) override {
+    check_peer(peer);
+    if (tensor.numel() == 0) return;
+    const cudaStream_t cuda = cuda_handle(stream);
+    comm_->run(what("send", tensor), [&] {
+      return ncclSend(tensor.raw(), count_of(tensor), nccl_type(tensor.dtype()), peer, comm_->get(),
+                      cuda);
+    });
+    stream.hold(tensor);
+  }
+
+  void receive(Stream& stream, const Tensor& tensor, int peer) override {
+    check_peer(peer);
+    if (tensor.numel() == 0) return;
+    const cudaStream_t cuda = cuda_handle(stream);
+    comm_->run(what("receive", tensor), [&] {
+      return ncclRecv(tensor.raw(), count_of(tensor), nccl_type(tensor.dtype()), peer, comm_->get(),
+                      cuda);
+    });
+    stream.hold(tensor);
+  }
+
+  std::unique_ptr<Group> split(int color, const std::string& name) override {
+    auto part = std::make_unique<NcclCommunicator>(comm_->device());
+    ncclConfig_t config = polled_config();
+    const std::string text = concat("split of group ", name_, " into ", name);
+    comm_->device().make_current();
+    comm_->run(text, [&] {
+      return ncclCommSplit(comm_->get(), color < 0 ? NCCL_SPLIT_NOCOLOR : color, rank_,
+                           part->address(), &config);
+    });
+    if (color < 0) return nullptr;
+    int rank = 0, size = 0;
+    part->run(text, [&] { return ncclSuccess; });
+    part->run(text, [&] { return ncclCommUserRank(part->get(), &rank); });
+    part->run(text, [&] { return ncclCommCount(part->get(), &size); });
+    return std::make_unique<NcclGroup>(std::move(part), rank, size, name);
+  }
+
+ private:
+  struct Piece {
+    void* data;
+    size_t count;
+  };
+
+  void check_peer(int peer) const {
+    CHECK(peer >= 0 && peer < size_, "group ", name_, " has no rank ", peer);
+  }
+
+  // The rows of each rank.
+  static std::vector<Piece> pieces(const Tensor& tensor, std::span<const int64_t> rows,
+                                   const std::string& text) {
+    int64_t row_elements = 1;
+    for (int i = 1; i < tensor.shape().rank(); ++i) row_elements *= tensor.dim(i);
+    std::vector<Piece> result;
+    int64_t offset = 0;
+    for (const int64_t count : rows) {
+      CHECK(count >= 0, text, ": ", count, " rows for a rank");
+      result.push_back({static_cast<std::byte*>(tensor.raw()) +
+                            offset * static_cast<int64_t>(size_of(tensor.dtype())),
+                        static_cast<size_t>(count * row_elements)});
+      offset += count * row_elements;
+    }
+    CHECK(offset <= tensor.numel(), text, ": counts exceed ", tensor.shape());
+    return result;
+  }
+
+  std::string what(const char* op, const Tensor& tensor) const {
+    return concat(op, " on group ", name_, " rank ", rank_, '/', size_, " of ", tensor.bytes(),
+                  " bytes");
+  }
+
+  std::unique_ptr<NcclCommunicator> comm_;
+  int rank_;
+  int size_;
+  std::string name_;
+};
+
+std::string to_hex(const ncclUniqueId& id) {
+  std::string text;
+  for (const char byte : id.internal) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    text += kDigits[static_cast<unsigned char>(byte) >> 4];
+    text += kDigits[static_cast<unsigned char>(byte) & 15];
+  }
+  return text;
+}
+
+ncclUniqueId from_hex(const std::string& text) {
+  ncclUniqueId id{};
+  CHECK(text.size() == 2 * sizeof(id.internal), "an NCCL id of ", text.size(), " digits");
+  for (size_t i = 0; i < sizeof(id.internal); ++i)
+    id.internal[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  return id;
+}
+
+// Rank 0 makes the id; if it cannot, all ranks fail with its reason.
+ncclUniqueId agree_on_id(Control& control, const std::string& name) {
+  constexpr char kNoId = '!';
+  std::string text;
+  if (control.rank() == 0) {
+    ncclUniqueId id{};
+    const ncclResult_t result = ncclGetUniqueId(&id);
+    text = result == ncclSuccess
+               ? to_hex(id)
+               : concat(kNoId, ncclGetErrorString(result), ": ", ncclGetLastError(nullptr));
+  }
+  text = control.broadcast(text, 0, "NCCL id of group " + name);
+  if (text.starts_with(kNoId))
+    fail(ExitCode::Resource, "group ", name, ": rank 0 cannot start NCCL: ", text.substr(1),
+         "\n  try : NCCL_DEBUG=INFO tells more; NCCL_SOCKET_IFNAME chooses the network");
+  return from_hex(text);
+}
+
+// NCCL cannot use one GPU for two ranks; its own message for that is hard to understand.
+void require_own_gpus(CudaDevice& device, Control& control, const std::string& name) {
+  char host[256] = "";
+  if (gethostname(host, sizeof(host) - 1) != 0) std::strcpy(host, "unknown");
+  // Hosts of equal name exist, for example in containers.
+  std::string boot_id = "-";
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
+  char bus_id[32] = "";
+  CUDA_CHECK(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), device.ordinal()));
+  const std::vector<std::string> gathered =
+      control.gather(concat(host, ' ', boot_id, ' ', bus_id), 0, "GPUs of group " + name);
+  std::string all;
+  for (const std::string& line : gathered) all += line + '\n';
+  std::istringstream lines(control.broadcast(all, 0, "GPUs of group " + name));
+  std::map<std::string, int> rank_of;
+  std::string line;
+  for (int rank = 0; std::getline(lines, line); ++rank) {
+    const auto [found, is_new] = rank_of.emplace(line, rank);
+    if (is_new) continue;
+    fail(ExitCode::Resource, "group ", name, ": ranks ", found->second, " and ", rank,
+         " are on one GPU (", line.substr(line.rfind(' ') + 1), " of host ",
+         line.substr(0, line.find(' ')),
+         "), which NCCL does not support\n  try : as many ranks per host as it has GPUs, or the "
+         "MPI backend, which lets ranks share a GPU");
+  }
+}
+
+}  // namespace
+
+bool nccl_available() { return true; }
+
+std::string nccl_version() {
+  int version = 0;
+  const ncclResult_t result = ncclGetVersion(&version);
+  if (result != ncclSuccess) nccl_failed(result, nullptr, "ncclGetVersion");
+  return concat(version / 10000, '.', version / 100 % 100, '.', version % 100);
+}
+
+std::unique_ptr<Group> make_nccl_group(Device& device, Control& control, const std::string& name) {
+  auto* cuda = dynamic_cast<CudaDevice*>(&device);
+  if (cuda == nullptr)
+    fail(ExitCode::Resource, "group ", name, ": NCCL needs a GPU, not ", device.name());
+  cuda->make_current();
+  require_own_gpus(*cuda, control, name);
+  const ncclUniqueId id = agree_on_id(control, name);
+  auto comm = std::make_unique<NcclCommunicator>(*cuda);
+  ncclConfig_t config = polled_config();
+  const std::string text =
+      concat("start of group ", name, " on rank ", control.rank(), '/', control.size());
+  comm->run(text, [&] {
+    return ncclCommInitRankConfig(comm->address(), control.size(), id, control.rank(), &config);
+  });
+  return std::make_unique<NcclGroup>(std::move(comm), control.rank(), control.size(), name);
+}
+
+}  // namespace ferry

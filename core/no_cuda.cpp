@@ -1,0 +1,18 @@
+// Stands in for device_cuda.cpp where Ferry is built without CUDA.
+
+#include "core/check.h"
+#include "core/device.h"
+
+namespace ferry {
+
+std::unique_ptr<Device> make_cuda_device(int) {
+  fail(ExitCode::Resource,
+       "this build of ferry has no CUDA: use run.backend=cpu, or build where nvcc is installed "
+       "(cmake --preset cuda-release)");
+}
+
+int num_cuda_devices() { return 0; }
+
+std::vector<std::pair<std::string, std::string>> cuda_library_versions() { return {}; }
+
+}  // namespace ferry

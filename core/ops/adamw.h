@@ -1,0 +1,28 @@
+#pragma once
+
+// AdamW (I. Loshchilov, F. Hutter, 2019; decoupled weight decay). All state in FP32 (F64 for F64).
+
+#include "core/tensor.h"
+
+namespace ferry {
+
+struct AdamwSettings {
+  double lr = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0;  // 0 for parameters without decay
+  int64_t step = 1;         // counts from 1, for the bias correction
+  double grad_scale = 1;    // multiplies the gradient: normalisation and clipping
+};
+
+/// One update, elementwise, in this order and precision on every device:
+///   g = grad * grad_scale; m = m + (1-beta1)*(g - m); v = v + (1-beta2)*(g*g - v)
+///   update = (m / (1-beta1^step)) / (sqrt(v / (1-beta2^step)) + eps)
+///   master = master - lr * (update + weight_decay * master); value = round(master)
+/// master, m, v, grad: accumulate_dtype(value). If value has that dtype itself, master may be
+/// the same memory as value. The scalars are computed in double and rounded to the state's dtype.
+void adamw(Stream& stream, const Tensor& value, const Tensor& master, const Tensor& exp_avg,
+           const Tensor& exp_avg_sq, const Tensor& grad, const AdamwSettings& settings);
+
+}  // namespace ferry

@@ -1,0 +1,20 @@
+#pragma once
+
+// The two backends of embedding.h. Arguments are already checked.
+
+#include "core/ops/embedding.h"
+
+namespace ferry::cpu {
+
+void embedding_forward(const Tensor& y, const Tensor& weight, const Tensor& tokens);
+void embedding_backward(const Tensor& dweight, const Tensor& dy, const Tensor& tokens);
+
+}  // namespace ferry::cpu
+
+namespace ferry::cuda {
+
+void embedding_forward(Stream& stream, const Tensor& y, const Tensor& weight, const Tensor& tokens);
+void embedding_backward(Stream& stream, const Tensor& dweight, const Tensor& dy,
+                        const Tensor& tokens);
+
+}  // namespace ferry::cuda

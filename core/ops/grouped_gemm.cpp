@@ -1,0 +1,50 @@
+#include "core/ops/grouped_gemm.h"
+
+#include "core/ops/grouped_gemm_kernels.h"
+#include "core/ops/run_op.h"
+
+namespace ferry {
+namespace {
+
+// x stands for the tensor with K columns, y for the one with N.
+void check_groups(const Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& offsets) {
+  CHECK(weight.defined() && weight.shape().rank() == 3, "weight has shape ", weight.shape(),
+        ", not [E, N, K]");
+  CHECK(x.defined() && x.shape().rank() == 2, "x has shape ", x.shape(), ", not [R, K]");
+  CHECK_SHAPE(x, {x.dim(0), weight.dim(2)});
+  CHECK_SHAPE(y, {x.dim(0), weight.dim(1)});
+  CHECK_SHAPE(offsets, {weight.dim(0) + 1});
+  CHECK(offsets.dtype() == DType::I32, "offsets are ", name_of(offsets.dtype()));
+  CHECK(y.dtype() == x.dtype(), "rows are ", name_of(y.dtype()), " and ", name_of(x.dtype()));
+}
+
+void check_same_dtype(const Tensor& weight, const Tensor& x) {
+  CHECK(weight.dtype() == x.dtype(), "weight is ", name_of(weight.dtype()), ", rows are ",
+        name_of(x.dtype()));
+}
+
+}  // namespace
+
+void grouped_gemm_forward(Stream& stream, const Tensor& y, const Tensor& x, const Tensor& weight,
+                          const Tensor& offsets) {
+  check_groups(y, x, weight, offsets);
+  check_same_dtype(weight, x);
+  run_op(stream, cpu::grouped_gemm_forward, cuda::grouped_gemm_forward, y, x, weight, offsets);
+}
+
+void grouped_gemm_dgrad(Stream& stream, const Tensor& dx, const Tensor& dy, const Tensor& weight,
+                        const Tensor& offsets) {
+  check_groups(dy, dx, weight, offsets);
+  check_same_dtype(weight, dy);
+  run_op(stream, cpu::grouped_gemm_dgrad, cuda::grouped_gemm_dgrad, dx, dy, weight, offsets);
+}
+
+void grouped_gemm_wgrad(Stream& stream, const Tensor& dweight, const Tensor& dy, const Tensor& x,
+                        const Tensor& offsets) {
+  check_groups(dy, x, dweight, offsets);
+  CHECK(dweight.dtype() == accumulate_dtype(x.dtype()), "dweight is ", name_of(dweight.dtype()),
+        ", rows are ", name_of(x.dtype()));
+  run_op(stream, cpu::grouped_gemm_wgrad, cuda::grouped_gemm_wgrad, dweight, dy, x, offsets);
+}
+
+}  // namespace ferry

@@ -1,0 +1,24 @@
+#pragma once
+
+// The two backends of grouped_gemm.h. Arguments are checked by grouped_gemm.cpp; cpu:: runs on the
+// stream's thread.
+
+#include "core/ops/grouped_gemm.h"
+
+namespace ferry::cpu {
+void grouped_gemm_forward(const Tensor& y, const Tensor& x, const Tensor& weight,
+                          const Tensor& offsets);
+void grouped_gemm_dgrad(const Tensor& dx, const Tensor& dy, const Tensor& weight,
+                        const Tensor& offsets);
+void grouped_gemm_wgrad(const Tensor& dweight, const Tensor& dy, const Tensor& x,
+                        const Tensor& offsets);
+}  // namespace ferry::cpu
+
+namespace ferry::cuda {
+void grouped_gemm_forward(Stream& stream, const Tensor& y, const Tensor& x, const Tensor& weight,
+                          const Tensor& offsets);
+void grouped_gemm_dgrad(Stream& stream, const Tensor& dx, const Tensor& dy, const Tensor& weight,
+                        const Tensor& offsets);
+void grouped_gemm_wgrad(Stream& stream, const Tensor& dweight, const Tensor& dy, const Tensor& x,
+                        const Tensor& offsets);
+}  // namespace ferry::cuda

@@ -1,0 +1,138 @@
+// Stands in for the CUDA kernels where Ferry is built without CUDA. No CUDA device can be made
+// there, so nothing calls these.
+
+#include "core/ops/adamw_kernels.h"
+#include "core/ops/attention_kernels.h"
+#include "core/ops/cross_entropy_kernels.h"
+#include "core/ops/elementwise_kernels.h"
+#include "core/ops/embedding_kernels.h"
+#include "core/ops/gemm_kernels.h"
+#include "core/ops/grouped_gemm_kernels.h"
+#include "core/ops/permute_kernels.h"
+#include "core/ops/qk_norm_kernels.h"
+#include "core/ops/reduce_kernels.h"
+#include "core/ops/rmsnorm_kernels.h"
+#include "core/ops/rope_kernels.h"
+#include "core/ops/swiglu_kernels.h"
+#include "core/ops/topk_gate_kernels.h"
+
+namespace ferry::cuda {
+namespace {
+
+[[noreturn]] void missing(const char* op) {
+  fail(ExitCode::Internal, op, ": this build of ferry has no CUDA");
+}
+
+}  // namespace
+
+void adamw(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+           const AdamwSettings&) {
+  missing("adamw");
+}
+void attention_forward(Stream&, const Tensor&, const Tensor&, const Tensor&, const AttentionDims&,
+                       double, const AttentionDropout&) {
+  missing("attention_forward");
+}
+void attention_backward(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                        const Tensor&, const AttentionDims&, double, const AttentionDropout&) {
+  missing("attention_backward");
+}
+void cross_entropy(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                   const Tensor&, bool) {
+  missing("cross_entropy");
+}
+void add(Stream&, const Tensor&, const Tensor&, const Tensor&) { missing("add"); }
+void accumulate(Stream&, const Tensor&, const Tensor&) { missing("accumulate"); }
+void scale(Stream&, const Tensor&, double) { missing("scale"); }
+void cast(Stream&, const Tensor&, const Tensor&) { missing("cast"); }
+void fill(Stream&, const Tensor&, double) { missing("fill"); }
+void fill_normal(Stream&, const Tensor&, double, const RandomKey&, uint64_t) {
+  missing("fill_normal");
+}
+void dropout(Stream&, const Tensor&, const Tensor&, double, const RandomKey&, uint64_t) {
+  missing("dropout");
+}
+void sigmoid_gate_forward(Stream&, const Tensor&, const Tensor&, const Tensor&) {
+  missing("sigmoid_gate_forward");
+}
+void sigmoid_gate_backward(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                           const Tensor&) {
+  missing("sigmoid_gate_backward");
+}
+void embedding_forward(Stream&, const Tensor&, const Tensor&, const Tensor&) {
+  missing("embedding_forward");
+}
+void embedding_backward(Stream&, const Tensor&, const Tensor&, const Tensor&) {
+  missing("embedding_backward");
+}
+void gemm(Stream&, const Tensor&, const Tensor&, Transpose, const Tensor&, Transpose, double) {
+  missing("gemm");
+}
+void grouped_gemm_forward(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
+  missing("grouped_gemm_forward");
+}
+void grouped_gemm_dgrad(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
+  missing("grouped_gemm_dgrad");
+}
+void grouped_gemm_wgrad(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
+  missing("grouped_gemm_wgrad");
+}
+void make_routing_plan(Stream&, const RoutingPlan&, const Tensor&) { missing("make_routing_plan"); }
+void permute_rows(Stream&, const Tensor&, const Tensor&, const RoutingPlan&) {
+  missing("permute_rows");
+}
+void combine_rows(Stream&, const Tensor&, const Tensor&, const Tensor&, const RoutingPlan&) {
+  missing("combine_rows");
+}
+void gather_scalars(Stream&, const Tensor&, const Tensor&, const Tensor&) {
+  missing("gather_scalars");
+}
+void qk_norm_forward(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                     const Tensor&, const AttentionDims&, QkNormKind, double) {
+  missing("qk_norm_forward");
+}
+void qk_norm_backward(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                      const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                      const AttentionDims&, QkNormKind) {
+  missing("qk_norm_backward");
+}
+void sum_squares(Stream&, const Tensor&, const Tensor&) { missing("sum_squares"); }
+void mean_square(Stream&, const Tensor&, const Tensor&, double) { missing("mean_square"); }
+void column_sums(Stream&, const Tensor&, const Tensor&) { missing("column_sums"); }
+void accumulate_counts(Stream&, const Tensor&, const Tensor&) { missing("accumulate_counts"); }
+void rmsnorm_forward(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, double) {
+  missing("rmsnorm_forward");
+}
+void add_rmsnorm_forward(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                         const Tensor&, const Tensor&, double) {
+  missing("add_rmsnorm_forward");
+}
+void rmsnorm_backward(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                      const Tensor&, const Tensor&, const Tensor&) {
+  missing("rmsnorm_backward");
+}
+void rope_table(Stream&, const Tensor&, const Tensor&, double) { missing("rope_table"); }
+void rope(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const AttentionDims&,
+          Rotation) {
+  missing("rope");
+}
+void swiglu_forward(Stream&, const Tensor&, const Tensor&, const Tensor&) {
+  missing("swiglu_forward");
+}
+void swiglu_backward(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                     const Tensor&) {
+  missing("swiglu_backward");
+}
+void topk_gate_forward(Stream&, const GateResult&, const Tensor&, bool) {
+  missing("topk_gate_forward");
+}
+void topk_gate_backward(Stream&, const Tensor&, const Tensor&, const GateResult&, const Tensor&,
+                        double, bool) {
+  missing("topk_gate_backward");
+}
+void load_balance_loss(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t,
+                       int64_t, double) {
+  missing("load_balance_loss");
+}
+
+}  // namespace ferry::cuda

@@ -1,0 +1,76 @@
+#pragma once
+
+// When a tensor is ready. Work is enqueued on streams and runs in the order of its stream; an Event
+// marks a point of one stream that another stream, or the host, can wait for.
+//
+// The rule of the whole project: to use a tensor on another stream, make that stream wait for the
+// event after which it is ready, and hold the tensor there.
+//
+// A CPU stream is a bounded queue with a thread of its own, so a forgotten wait() is a data race
+// that ThreadSanitizer names, without a GPU. See core/stream_cpu.h and core/stream_cuda.h.
+
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace ferry {
+
+class Device;
+class Tensor;
+
+/// What an Event points to. Implemented by each kind of stream.
+class EventState {
+ public:
+  virtual ~EventState() = default;
+  /// True when the work before the event is done (or has failed).
+  virtual bool ready() const = 0;
+  /// Blocks the calling thread until then; throws the error of that work, if it had one.
+  virtual void wait_host() const = 0;
+};
+
+/// A point in a stream; cheap to copy. A default Event is always ready.
+class Event {
+ public:
+  Event() = default;
+  explicit Event(std::shared_ptr<EventState> state) : state_(std::move(state)) {}
+  bool ready() const { return !state_ || state_->ready(); }
+  void wait_host() const {
+    if (state_) state_->wait_host();
+  }
+  const std::shared_ptr<EventState>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<EventState> state_;
+};
+
+class Stream {
+ public:
+  explicit Stream(Device& device, std::string name) : device_(device), name_(std::move(name)) {}
+  virtual ~Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  Device& device() const { return device_; }
+  const std::string& name() const { return name_; }
+
+  /// An event after all work enqueued so far.
+  virtual Event record() = 0;
+  /// Work enqueued from now on starts after the event. Returns at once. Events of any device.
+  virtual void wait(const Event& event) = 0;
+  /// Blocks the host until all work enqueued so far is done; throws the error of that work.
+  virtual void synchronize() = 0;
+  /// Sets all bytes of the tensor to zero.
+  virtual void zero(const Tensor& tensor) = 0;
+  /// Copies between tensors of equal dtype and number of elements, on any devices that this stream
+  /// reaches (a CUDA stream: host and device). Holds both here; reads or writes host memory later,
+  /// so the host must wait for an event before it touches that memory.
+  virtual void copy(const Tensor& to, const Tensor& from) = 0;
+  /// Keeps the tensor's memory from being reused before the work enqueued here so far is done.
+  virtual void hold(const Tensor& tensor) = 0;
+
+ private:
+  Device& device_;
+  std::string name_;
+};
+
+}  // namespace ferry

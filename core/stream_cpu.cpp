@@ -1,0 +1,121 @@
+#include "core/stream_cpu.h"
+
+#include <cstring>
+
+#include "core/check.h"
+#include "core/tensor.h"
+
+namespace ferry {
+namespace {
+// Long enough that the host runs well ahead of the work, short enough to bound what tasks hold.
+constexpr size_t kMaxQueued = 512;
+}  // namespace
+
+CpuStream::CpuStream(Device& device, std::string name)
+    : Stream(device, std::move(name)), thread_([this] { run(); }) {}
+
+CpuStream::~CpuStream() {
+  {
+    std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void CpuStream::enqueue(std::function<void()> task) { push({std::move(task), false}); }
+
+void CpuStream::push(Task task) {
+  CHECK(std::this_thread::get_id() != thread_.get_id(), "a task of stream '", name(),
+        "' enqueues on its own stream");
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return queue_.size() < kMaxQueued; });
+  queue_.push_back(std::move(task));
+  changed_.notify_all();
+}
+
+void CpuStream::run() {
+  while (true) {
+    Task task;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return closing_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      task = std::move(queue_.front());
+      queue_.pop_front();
+      changed_.notify_all();
+    }
+    if (error_ && !task.runs_after_failure) continue;
+    try {
+      task.body();
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+  }
+}
+
+Event CpuStream::record() {
+  auto state = std::make_shared<HostEvent>();
+  push({[this, state] { state->set(error_); }, true});
+  return Event(state);
+}
+
+void CpuStream::wait(const Event& event) {
+  if (event.state()) enqueue([event] { event.wait_host(); });
+}
+
+void CpuStream::zero(const Tensor& tensor) {
+  CHECK(tensor.on_host(), "stream '", name(), "' cannot reach this tensor");
+  enqueue([tensor] { std::memset(tensor.raw(), 0, static_cast<size_t>(tensor.bytes())); });
+}
+
+void CpuStream::copy(const Tensor& to, const Tensor& from) {
+  CHECK(to.on_host() && from.on_host(), "stream '", name(), "' cannot reach these tensors");
+  CHECK(to.dtype() == from.dtype() && to.numel() == from.numel(), "copy of ", from.shape(), " to ",
+        to.shape());
+  enqueue([to, from] { std::memcpy(to.raw(), from.raw(), static_cast<size_t>(to.bytes())); });
+}
+
+void CpuStream::synchronize() { record().wait_host(); }
+
+bool HostEvent::ready() const {
+  std::lock_guard lock(mutex_);
+  return ready_;
+}
+
+void HostEvent::wait_host() const {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return ready_; });
+  if (error_) std::rethrow_exception(error_);
+}
+
+void HostEvent::set(std::exception_ptr error) {
+  std::vector<std::function<void()>> callbacks;
+  {
+    std::lock_guard lock(mutex_);
+    ready_ = true;
+    error_ = std::move(error);
+    callbacks.swap(callbacks_);
+  }
+  changed_.notify_all();
+  for (auto& callback : callbacks) callback();
+}
+
+void HostEvent::on_ready(std::function<void()> callback) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!ready_) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+  }
+  callback();
+}
+
+void enqueue_cpu(Stream& stream, std::function<void()> task) {
+  auto* cpu = dynamic_cast<CpuStream*>(&stream);
+  CHECK(cpu != nullptr, "stream '", stream.name(), "' is not a CPU stream");
+  cpu->enqueue(std::move(task));
+}
+
+}  // namespace ferry

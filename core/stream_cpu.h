@@ -1,0 +1,74 @@
+#pragma once
+
+// A CPU stream: a bounded queue of tasks and one thread that runs them in order.
+//
+// Tasks own the tensors they use (they capture them), so hold() has nothing to do. The first task
+// that throws makes the stream fail: later tasks are dropped, and events recorded after it, and
+// synchronize(), rethrow its error.
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/stream.h"
+
+namespace ferry {
+
+class CpuStream final : public Stream {
+ public:
+  CpuStream(Device& device, std::string name);
+  /// Runs what is still queued, then ends the thread.
+  ~CpuStream() override;
+
+  /// Appends a task; blocks while the queue is full. Never call it from a task of this stream.
+  void enqueue(std::function<void()> task);
+
+  Event record() override;
+  void wait(const Event& event) override;
+  void synchronize() override;
+  void zero(const Tensor& tensor) override;
+  void copy(const Tensor& to, const Tensor& from) override;
+  void hold(const Tensor&) override {}
+
+ private:
+  struct Task {
+    std::function<void()> body;
+    bool runs_after_failure;  // events are set even when the work before them failed
+  };
+  void push(Task task);
+  void run();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Task> queue_;
+  bool closing_ = false;
+  std::exception_ptr error_;  // touched by the stream's thread only
+  std::thread thread_;
+};
+
+/// An event of host work. Callbacks let a device stream wait for it without a host thread.
+class HostEvent final : public EventState {
+ public:
+  bool ready() const override;
+  void wait_host() const override;
+  /// Marks the event ready, with the error of the work before it (or nullptr).
+  void set(std::exception_ptr error);
+  /// Calls `callback` once the event is ready: at once if it already is.
+  void on_ready(std::function<void()> callback);
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  bool ready_ = false;
+  std::exception_ptr error_;
+  std::vector<std::function<void()>> callbacks_;
+};
+
+/// Enqueues on a stream that must be a CPU stream.
+void enqueue_cpu(Stream& stream, std::function<void()> task);
+
+}  // namespace ferry

@@ -1,0 +1,205 @@
+#include "core/stream_cuda.h"
+
+#include <cudaTypedefs.h>
+
+#include <atomic>
+
+#include "core/check.h"
+#include "core/check_cuda.h"
+#include "core/device_cuda.h"
+#include "core/stream_cpu.h"
+
+namespace ferry {
+namespace {
+
+using WaitValue = PFN_cuStreamWaitValue32_v11070;
+
+// From the driver that is loaded, so that no program links against the driver's library.
+WaitValue stream_wait_value() {
+  static const WaitValue function = [] {
+    void* pointer = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &pointer, 11070,
+                                                cudaEnableDefault, &found));
+    if (found != cudaDriverEntryPointSuccess || pointer == nullptr)
+      fail(ExitCode::Resource,
+           "the NVIDIA driver has no cuStreamWaitValue32: install one for "
+           "CUDA 12 or newer");
+    return reinterpret_cast<WaitValue>(pointer);
+  }();
+  return function;
+}
+
+void used_until(const Tensor& tensor, CudaStream& stream, const std::shared_ptr<CudaEvent>& event) {
+  if (auto* storage = dynamic_cast<CudaStorage*>(tensor.storage().get()))
+    storage->used_until(stream, event);
+}
+
+}  // namespace
+
+CudaStreamHandle::CudaStreamHandle(int ordinal) : ordinal_(ordinal) {
+  CUDA_CHECK(cudaSetDevice(ordinal));
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+}
+
+CudaStreamHandle::~CudaStreamHandle() { CUDA_CHECK_NOTHROW(cudaStreamDestroy(stream_)); }
+
+void HostFailure::set(std::exception_ptr error) {
+  std::lock_guard lock(mutex_);
+  if (!error_) error_ = std::move(error);
+}
+
+void HostFailure::rethrow() const {
+  std::lock_guard lock(mutex_);
+  if (error_) std::rethrow_exception(error_);
+}
+
+CudaEventPool::~CudaEventPool() {
+  for (cudaEvent_t event : free_) CUDA_CHECK_NOTHROW(cudaEventDestroy(event));
+}
+
+cudaEvent_t CudaEventPool::take() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!free_.empty()) {
+      const cudaEvent_t event = free_.back();
+      free_.pop_back();
+      return event;
+    }
+  }
+  CUDA_CHECK(cudaSetDevice(ordinal_));
+  cudaEvent_t event = nullptr;
+  // A host that waits sleeps: the cores belong to the CPU optimizer and the loader.
+  CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
+  return event;
+}
+
+void CudaEventPool::give_back(cudaEvent_t event) noexcept {
+  std::lock_guard lock(mutex_);
+  free_.push_back(event);
+}
+
+CudaEvent::CudaEvent(std::shared_ptr<CudaEventPool> pool, cudaStream_t stream,
+                     std::shared_ptr<HostFailure> failure)
+    : pool_(std::move(pool)), failure_(std::move(failure)), event_(pool_->take()) {
+  const cudaError_t error = cudaEventRecord(event_, stream);
+  if (error == cudaSuccess) return;
+  pool_->give_back(event_);
+  CUDA_CHECK(error);
+}
+
+CudaEvent::~CudaEvent() { pool_->give_back(event_); }
+
+bool CudaEvent::ready() const {
+  const cudaError_t error = cudaEventQuery(event_);
+  if (error != cudaErrorNotReady) return true;
+  // "Not ready" counts as an error of this thread until it is read.
+  static_cast<void>(cudaGetLastError());
+  return false;
+}
+
+void CudaEvent::wait_host() const {
+  CUDA_CHECK(cudaEventSynchronize(event_));
+  failure_->rethrow();
+}
+
+CudaStream::CudaStream(CudaDevice& device, std::string name)
+    : Stream(device, std::move(name)),
+      device_(device),
+      handle_(std::make_shared<CudaStreamHandle>(device.ordinal())) {}
+
+Event CudaStream::record() {
+  device_.make_current();
+  return Event(std::make_shared<CudaEvent>(device_.events(), handle_->get(), failure_));
+}
+
+void CudaStream::wait(const Event& event) {
+  if (!event.state()) return;
+  device_.make_current();
+  if (const auto* cuda = dynamic_cast<const CudaEvent*>(event.state().get())) {
+    CUDA_CHECK(cudaStreamWaitEvent(handle_->get(), cuda->get(), 0));
+    return;
+  }
+  const auto host = std::dynamic_pointer_cast<HostEvent>(event.state());
+  CHECK(host != nullptr, "stream '", name(), "' cannot wait for this kind of event");
+  if (host->ready()) {
+    host->wait_host();  // throws the error of the work before it
+    return;
+  }
+  // The flag's memory is reused only after this stream has passed it (hold) and the CPU stream has
+  // set it (the callback's copy of the tensor).
+  const Tensor flag = Tensor::host(device_, "event flags", {1}, DType::I32);
+  int32_t* value = flag.data<int32_t>();
+  std::atomic_ref(*value).store(0, std::memory_order_seq_cst);
+  void* device_pointer = nullptr;
+  CUDA_CHECK(cudaHostGetDevicePointer(&device_pointer, value, 0));
+  CUDA_DRIVER_CHECK(stream_wait_value()(
+      handle_->get(), reinterpret_cast<CUdeviceptr>(device_pointer), 1, CU_STREAM_WAIT_VALUE_GEQ));
+  hold(flag);
+  host->on_ready([flag, host, failure = failure_] {
+    try {
+      host->wait_host();
+    } catch (...) {
+      failure->set(std::current_exception());
+    }
+    std::atomic_ref(*flag.data<int32_t>()).store(1, std::memory_order_seq_cst);
+  });
+}
+
+void CudaStream::synchronize() {
+  device_.make_current();
+  CUDA_CHECK(cudaStreamSynchronize(handle_->get()));
+  failure_->rethrow();
+}
+
+void CudaStream::zero(const Tensor& tensor) {
+  if (tensor.numel() == 0) return;
+  device_.make_current();
+  CUDA_CHECK(cudaMemsetAsync(tensor.raw(), 0, static_cast<size_t>(tensor.bytes()), handle_->get()));
+}
+
+void CudaStream::copy(const Tensor& to, const Tensor& from) {
+  CHECK(to.dtype() == from.dtype() && to.numel() == from.numel(), "copy of ", from.shape(), " ",
+        name_of(from.dtype()), " to ", to.shape(), " ", name_of(to.dtype()));
+  if (to.numel() == 0) return;
+  device_.make_current();
+  CUDA_CHECK(cudaMemcpyAsync(to.raw(), from.raw(), static_cast<size_t>(to.bytes()),
+                             cudaMemcpyDefault, handle_->get()));
+  // An event of this copy, and not of what comes later here, so that memory that was copied away
+  // is free as soon as possible.
+  const auto done = std::make_shared<CudaEvent>(device_.events(), handle_->get(), failure_);
+  used_until(to, *this, done);
+  used_until(from, *this, done);
+}
+
+void CudaStream::hold(const Tensor& tensor) {
+  if (tensor.defined()) tensor.storage()->used_on(*this);
+}
+
+const Tensor& CudaStream::blas_workspace() {
+  if (!blas_workspace_.defined())
+    blas_workspace_ = Tensor::empty(*this, "cublas workspace", {kBlasWorkspaceBytes}, DType::U8);
+  return blas_workspace_;
+}
+
+CudaStream& as_cuda(Stream& stream) {
+  CHECK(stream.device().kind() == DeviceKind::Cuda, "stream '", stream.name(),
+        "' is not a CUDA stream");
+  return static_cast<CudaStream&>(stream);
+}
+
+cudaStream_t cuda_handle(Stream& stream) {
+  CudaStream& cuda = as_cuda(stream);
+  cuda.cuda_device().make_current();
+  return cuda.handle()->get();
+}
+
+cublasLtHandle_t cublaslt_handle(Stream& stream) {
+  return as_cuda(stream).cuda_device().cublaslt();
+}
+
+int num_multiprocessors(Stream& stream) {
+  return as_cuda(stream).cuda_device().num_multiprocessors();
+}
+
+}  // namespace ferry

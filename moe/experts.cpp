@@ -1,0 +1,76 @@
+#include "moe/experts.h"
+
+#include "core/ops/grouped_gemm.h"
+#include "core/ops/swiglu.h"
+
+namespace ferry {
+namespace {
+
+Tensor activate(Stream& stream, const Tensor& gate_up, const Tensor& probs) {
+  const Tensor h = Tensor::empty(stream, name_of(Label::MoeAct),
+                                 {gate_up.dim(0), gate_up.dim(1) / 2}, gate_up.dtype());
+  swiglu_forward(stream, h, gate_up, probs);
+  return h;
+}
+
+}  // namespace
+
+Experts::Experts(const std::string& name, int64_t num_experts, const MlpConfig& config) {
+  fc1_.name = name + "/fc1/weight";
+  fc1_.shape = {num_experts, 2 * config.ffn, config.hidden};
+  fc1_.init = Init::normal(config.init_std);
+  fc2_.name = name + "/fc2/weight";
+  fc2_.shape = {num_experts, config.hidden, config.ffn};
+  fc2_.init = Init::normal(config.output_init_std);
+  for (Parameter* weight : {&fc1_, &fc2_}) {
+    weight->dtype = config.dtype;
+    weight->axis = ReduceAxis::Expert;
+  }
+}
+
+Tensor Experts::forward(Pass& pass, const Tensor& rows, const Tensor& probs,
+                        const Tensor& offsets) {
+  Stream& stream = pass.stream;
+  const int64_t num_rows = rows.dim(0);
+  const Tensor gate_up =
+      Tensor::empty(stream, "expert fc1 output", {num_rows, fc1_.shape[1]}, rows.dtype());
+  grouped_gemm_forward(stream, gate_up, rows, fc1_.value, offsets);
+  pass.tape().save(stream, Label::ExpertFc1, {rows});
+
+  const Tensor h = activate(stream, gate_up, probs);
+  pass.tape().save(stream, Label::MoeAct, {gate_up, probs});
+  pass.tape().save_rebuildable(Label::MoeAct, h, {gate_up, probs},
+                               [](Stream& on, std::span<const Tensor> inputs) {
+                                 return activate(on, inputs[0], inputs[1]);
+                               });
+  const Tensor y = Tensor::empty(stream, "expert output", rows.shape(), rows.dtype());
+  grouped_gemm_forward(stream, y, h, fc2_.value, offsets);
+  pass.tape().save(stream, Label::MoeAct, {h});
+  return y;
+}
+
+Experts::Gradients Experts::backward(Pass& pass, const Tensor& dy, const Tensor& offsets) {
+  Stream& stream = pass.stream;
+  const auto [h] = pass.tape().load<1>(stream, Label::MoeAct);
+  grouped_gemm_wgrad(stream, fc2_.grad, dy, h, offsets);
+  const Tensor dh = Tensor::empty(stream, "gradients", h.shape(), h.dtype());
+  grouped_gemm_dgrad(stream, dh, dy, fc2_.value, offsets);
+
+  const auto [gate_up, probs] = pass.tape().load<2>(stream, Label::MoeAct);
+  const Tensor dgate_up = Tensor::empty(stream, "gradients", gate_up.shape(), gate_up.dtype());
+  const Tensor dprobs = Tensor::empty(stream, "gradients", probs.shape(), probs.dtype());
+  swiglu_backward(stream, dgate_up, dprobs, dh, gate_up, probs);
+
+  const auto [rows] = pass.tape().load<1>(stream, Label::ExpertFc1);
+  grouped_gemm_wgrad(stream, fc1_.grad, dgate_up, rows, offsets);
+  const Tensor drows = Tensor::empty(stream, "gradients", rows.shape(), rows.dtype());
+  grouped_gemm_dgrad(stream, drows, dgate_up, fc1_.value, offsets);
+  return {drows, dprobs};
+}
+
+void Experts::visit(const ParameterVisitor& visitor) {
+  visitor(fc1_);
+  visitor(fc2_);
+}
+
+}  // namespace ferry

@@ -1,0 +1,34 @@
+#pragma once
+
+// A Mixture-of-Experts layer: shared experts, route, dispatch, experts, combine.
+
+#include <memory>
+#include <string>
+
+#include "core/module.h"
+#include "moe/dispatcher.h"
+#include "moe/experts.h"
+#include "moe/shared_experts.h"
+
+namespace ferry {
+
+class MoeLayer final : public Module {
+ public:
+  /// `name`: "layers/7/moe". mlp.ffn is not used: the experts' widths come from `config`.
+  MoeLayer(const std::string& name, const MoeConfig& config, const MlpConfig& mlp,
+           const std::string& force_routing, uint64_t seed);
+
+  Tensor forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& dy) override;
+  void visit(const ParameterVisitor& visitor) override;
+
+  const Router& router() const { return router_; }
+
+ private:
+  Router router_;
+  LocalDispatcher dispatcher_;
+  Experts experts_;
+  std::unique_ptr<SharedExperts> shared_;
+};
+
+}  // namespace ferry

@@ -1,0 +1,104 @@
+#include "moe/router.h"
+
+#include "core/ops/elementwise.h"
+#include "core/ops/gemm.h"
+#include "core/ops/reduce.h"
+
+namespace ferry {
+
+Router::Router(const std::string& name, int64_t hidden, const MoeConfig& config, double init_std,
+               DType dtype, const std::string& force_routing, uint64_t seed)
+    : top_k_(config.top_k),
+      pre_softmax_(config.router.pre_softmax),
+      aux_coeff_(config.router.coefficient("aux_loss")),
+      z_coeff_(config.router.z_coeff),
+      forced_(force_routing, config.experts, config.top_k, seed),
+      counts_name_("expert_tokens/" + name) {
+  weight_.name = name + "/weight";
+  weight_.shape = {config.experts, hidden};
+  weight_.dtype = accumulate_dtype(dtype);
+  weight_.init = Init::normal(init_std);
+}
+
+Tensor Router::widen(Stream& stream, const Tensor& x) const {
+  if (x.dtype() == weight_.dtype) return x;
+  const Tensor wide = Tensor::empty(stream, "router input", x.shape(), weight_.dtype);
+  cast(stream, wide, x);
+  return wide;
+}
+
+Routing Router::forward(Pass& pass, const Tensor& x) {
+  Stream& stream = pass.stream;
+  const int64_t num_tokens = x.dim(0), experts = weight_.shape[0];
+  const Tensor logits = Tensor::empty(stream, "router", {num_tokens, experts}, weight_.dtype);
+  gemm(stream, logits, widen(stream, x), Transpose::No, weight_.value, Transpose::Yes);
+  if (forced_.active())
+    accumulate(stream, logits, forced_.bias(stream, num_tokens, weight_.dtype));
+
+  GateResult result;
+  result.probs = Tensor::empty(stream, "router", {num_tokens, top_k_}, weight_.dtype);
+  result.experts = Tensor::empty(stream, "router", {num_tokens, top_k_}, DType::I32);
+  result.scores = Tensor::empty(stream, "router", {num_tokens, experts}, weight_.dtype);
+  result.lse = Tensor::empty(stream, "router", {num_tokens}, weight_.dtype);
+  topk_gate_forward(stream, result, logits, pre_softmax_);
+
+  struct Decision {
+    RoutingPlan plan;
+    Tensor expert_gradient;
+  };
+  const auto decision = pass.once(this, [&] {
+    Decision made;
+    const int64_t rows = num_tokens * top_k_;
+    made.plan.counts = Tensor::empty(stream, "routing plan", {experts}, DType::I32);
+    made.plan.offsets = Tensor::empty(stream, "routing plan", {experts + 1}, DType::I32);
+    made.plan.row_of_slot = Tensor::empty(stream, "routing plan", {rows}, DType::I32);
+    made.plan.slot_of_row = Tensor::empty(stream, "routing plan", {rows}, DType::I32);
+    make_routing_plan(stream, made.plan, result.experts);
+    if (aux_coeff_ > 0)
+      made.expert_gradient = Tensor::empty(stream, "router", {experts}, weight_.dtype);
+    record_losses(pass, result, made.plan, made.expert_gradient);
+    return made;
+  });
+  pass.tape().save(stream, Label::Router,
+                   {x, result.probs, result.experts, result.scores, result.lse,
+                    decision.expert_gradient});
+  return {decision.plan, result.probs};
+}
+
+void Router::record_losses(Pass& pass, const GateResult& gate, const RoutingPlan& plan,
+                           const Tensor& expert_gradient) {
+  Stream& stream = pass.stream;
+  const int64_t num_tokens = gate.scores.dim(0), experts = gate.scores.dim(1);
+  if (expert_gradient.defined()) {
+    const Tensor sums = Tensor::empty(stream, "router", {experts}, weight_.dtype);
+    column_sums(stream, sums, gate.scores);
+    const double scale = aux_coeff_ * static_cast<double>(pass.batch.num_loss_tokens);
+    load_balance_loss(stream, pass.totals.get(stream, "aux_loss", {1}, weight_.dtype),
+                      expert_gradient, sums, plan.counts, num_tokens, top_k_, scale);
+  }
+  if (z_coeff_ > 0)
+    mean_square(stream, pass.totals.get(stream, "z_loss", {1}, weight_.dtype), gate.lse,
+                static_cast<double>(num_tokens));
+  accumulate_counts(stream, pass.totals.get(stream, counts_name_, {experts}, DType::I64),
+                    plan.counts);
+}
+
+Tensor Router::backward(Pass& pass, const Tensor& dprobs) {
+  Stream& stream = pass.stream;
+  const auto [x, probs, experts, scores, lse, expert_gradient] =
+      pass.tape().load<6>(stream, Label::Router);
+  const double z_gradient = z_coeff_ * static_cast<double>(pass.batch.num_loss_tokens) /
+                            static_cast<double>(x.dim(0));
+  const Tensor dlogits = Tensor::empty(stream, "gradients", scores.shape(), weight_.dtype);
+  topk_gate_backward(stream, dlogits, dprobs, {probs, experts, scores, lse}, expert_gradient,
+                     z_gradient, pre_softmax_);
+  gemm(stream, weight_.grad, dlogits, Transpose::Yes, widen(stream, x), Transpose::No, 1);
+  const Tensor wide_dx = Tensor::empty(stream, "gradients", x.shape(), weight_.dtype);
+  gemm(stream, wide_dx, dlogits, Transpose::No, weight_.value, Transpose::No);
+  if (x.dtype() == weight_.dtype) return wide_dx;
+  const Tensor dx = Tensor::empty(stream, "gradients", x.shape(), x.dtype());
+  cast(stream, dx, wide_dx);
+  return dx;
+}
+
+}  // namespace ferry

@@ -1,0 +1,59 @@
+#pragma once
+
+// The router of a MoE layer: logits in FP32 from an FP32 weight, the top-k gate, the losses that
+// keep the experts evenly loaded, and the plan that moves tokens to experts.
+//
+// T tokens, E experts, k = top_k. Order: gating, z-loss, top-k, load-balancing loss, counts.
+//
+// Both losses are per micro-batch means. What the model differentiates is a sum over tokens, so
+// their gradients are multiplied by the micro-batch's number of loss tokens: after the division by
+// the tokens of the global batch each micro-batch weighs in with its share, as in Megatron-LM.
+// Logged (step totals "aux_loss", "z_loss"): the mean-scale value without coefficient, counted once
+// per micro-batch and MoE layer, also when forward runs twice.
+
+#include <string>
+
+#include "core/module.h"
+#include "core/ops/permute.h"
+#include "core/ops/topk_gate.h"
+#include "moe/forced_routing.h"
+#include "moe/moe_config.h"
+
+namespace ferry {
+
+struct Routing {
+  RoutingPlan plan;
+  Tensor probs;  // [T, k]
+};
+
+class Router {
+ public:
+  /// `name`: "layers/7/moe/router". `dtype` is that of the activations; the router computes in
+  /// accumulate_dtype of it.
+  Router(const std::string& name, int64_t hidden, const MoeConfig& config, double init_std,
+         DType dtype, const std::string& force_routing, uint64_t seed);
+
+  /// x [T, hidden].
+  Routing forward(Pass& pass, const Tensor& x);
+  /// dx [T, hidden] in the dtype of activations, from dprobs [T, k].
+  Tensor backward(Pass& pass, const Tensor& dprobs);
+  void visit(const ParameterVisitor& visitor) { visitor(weight_); }
+
+  /// Step total of the tokens of each expert, [E] I64.
+  const std::string& counts_name() const { return counts_name_; }
+
+ private:
+  void record_losses(Pass& pass, const GateResult& gate, const RoutingPlan& plan,
+                     const Tensor& expert_gradient);
+  Tensor widen(Stream& stream, const Tensor& x) const;
+
+  Parameter weight_;  // [E, hidden] accumulate_dtype: the router is never rounded to bf16
+  int64_t top_k_;
+  bool pre_softmax_;
+  double aux_coeff_;
+  double z_coeff_;
+  ForcedRouting forced_;
+  std::string counts_name_;
+};
+
+}  // namespace ferry

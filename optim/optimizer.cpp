@@ -1,0 +1,46 @@
+#include "optim/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/host_copy.h"
+#include "core/ops/adamw.h"
+#include "core/ops/reduce.h"
+
+namespace ferry {
+
+Optimizer::Optimizer(Stream& stream, std::vector<Parameter*> parameters, StateStore& store)
+    : parameters_(std::move(parameters)),
+      store_(store),
+      sum_squares_(Tensor::empty(stream, "gradient norm", {1}, DType::F64)) {}
+
+double Optimizer::gradient_norm(Stream& stream, double num_tokens) {
+  stream.zero(sum_squares_);
+  for (const Parameter* parameter : parameters_) sum_squares(stream, sum_squares_, parameter->grad);
+  return std::sqrt(read_back<double>(stream, sum_squares_)[0]) / num_tokens;
+}
+
+double gradient_scale(double num_tokens, double gradient_norm, double clip_norm) {
+  const double clip = clip_norm > 0 ? std::min(1.0, clip_norm / (gradient_norm + 1e-6)) : 1.0;
+  return clip / num_tokens;
+}
+
+void Optimizer::update(Stream& stream, const OptimizerSettings& settings, int64_t step,
+                       double num_tokens, double gradient_norm) {
+  CHECK(std::isfinite(gradient_norm), "an update with non-finite gradients");
+  AdamwSettings adamw_settings;
+  adamw_settings.lr = settings.lr;
+  adamw_settings.beta1 = settings.beta1;
+  adamw_settings.beta2 = settings.beta2;
+  adamw_settings.eps = settings.eps;
+  adamw_settings.step = step;
+  adamw_settings.grad_scale = gradient_scale(num_tokens, gradient_norm, settings.clip_norm);
+  for (const Parameter* parameter : parameters_) {
+    AdamwState& state = store_.state(*parameter);
+    adamw_settings.weight_decay = parameter->decay ? settings.weight_decay : 0.0;
+    adamw(stream, parameter->value, state.master, state.exp_avg, state.exp_avg_sq, parameter->grad,
+          adamw_settings);
+  }
+}
+
+}  // namespace ferry

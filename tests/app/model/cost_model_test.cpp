@@ -1,0 +1,214 @@
+#include "app/model/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include "layers/loss_head.h"
+
+namespace ferry {
+namespace {
+
+GptConfig olmoe_1b_7b() {
+  GptConfig config;
+  config.model.layers = 16;
+  config.model.hidden = 2048;
+  config.model.heads = 16;
+  config.model.vocab = 50304;
+  config.model.seq = 4096;
+  config.model.qk_norm = "full";
+  config.model.tie_embeddings = false;
+  config.moe.experts = 64;
+  config.moe.top_k = 8;
+  config.moe.ffn = 1024;
+  derive_defaults(config.model, config.moe);
+  return config;
+}
+
+GptConfig qwen3_30b_a3b() {
+  GptConfig config;
+  config.model.layers = 48;
+  config.model.hidden = 2048;
+  config.model.heads = 32;
+  config.model.kv_heads = 4;
+  config.model.head_dim = 128;
+  config.model.vocab = 151936;
+  config.model.seq = 4096;
+  config.model.qk_norm = "head";
+  config.model.tie_embeddings = false;
+  config.moe.experts = 128;
+  config.moe.top_k = 8;
+  config.moe.ffn = 768;
+  derive_defaults(config.model, config.moe);
+  return config;
+}
+
+GptConfig mixtral_8x7b() {
+  GptConfig config;
+  config.model.layers = 32;
+  config.model.hidden = 4096;
+  config.model.heads = 32;
+  config.model.kv_heads = 8;
+  config.model.vocab = 32000;
+  config.model.seq = 4096;
+  config.model.tie_embeddings = false;
+  config.moe.experts = 8;
+  config.moe.top_k = 2;
+  config.moe.ffn = 14336;
+  derive_defaults(config.model, config.moe);
+  return config;
+}
+
+// hidden 8, 2 heads of 4, one dense layer of width 16 and one MoE layer of 4 experts of width 12.
+GptConfig tiny() {
+  GptConfig config;
+  config.model.layers = 2;
+  config.model.hidden = 8;
+  config.model.heads = 2;
+  config.model.kv_heads = 1;
+  config.model.head_dim = 4;
+  config.model.ffn = 16;
+  config.model.vocab = 32;
+  config.model.seq = 10;
+  config.model.precision = "fp32";
+  config.moe.experts = 4;
+  config.moe.top_k = 2;
+  config.moe.ffn = 12;
+  config.moe.layer_freq = {0, 1};
+  config.moe.shared_ffn = 6;
+  config.moe.shared_gate = true;
+  return config;
+}
+
+TEST(CostModel, PublishedParameterTotals) {
+  EXPECT_EQ(count_parameters(olmoe_1b_7b()).total(), 6'919'161'856);
+  EXPECT_EQ(count_parameters(qwen3_30b_a3b()).total(), 30'532'122'624);
+  EXPECT_EQ(count_parameters(mixtral_8x7b()).total(), 46'702'792'704);
+}
+
+TEST(CostModel, PublishedActiveParameters) {
+  EXPECT_NEAR(static_cast<double>(count_parameters(olmoe_1b_7b()).active()), 1.282e9, 5e5);
+  EXPECT_NEAR(static_cast<double>(count_parameters(qwen3_30b_a3b()).active()), 3.353e9, 5e5);
+  EXPECT_NEAR(static_cast<double>(count_parameters(mixtral_8x7b()).active()), 12.88e9, 5e6);
+}
+
+TEST(CostModel, FlopsPerToken) {
+  EXPECT_NEAR(flops_per_token(olmoe_1b_7b()).total(), 7.878e9, 5e5);
+  EXPECT_NEAR(flops_per_token(qwen3_30b_a3b()).total(), 23.08e9, 5e6);
+  EXPECT_NEAR(flops_per_token(mixtral_8x7b()).total(), 79.71e9, 5e6);
+}
+
+TEST(CostModel, ParametersOfEachCategoryByHand) {
+  const ParameterCount count = count_parameters(tiny());
+  EXPECT_EQ(count.embedding, 32 * 8);
+  EXPECT_EQ(count.head, 0);
+  EXPECT_EQ(count.attention, 2 * 8 * (8 + 4 + 4 + 8));
+  EXPECT_EQ(count.dense_mlp, 3 * 8 * 16);
+  EXPECT_EQ(count.experts, 4 * 3 * 8 * 12);
+  EXPECT_EQ(count.active_experts, 2 * 3 * 8 * 12);
+  EXPECT_EQ(count.shared_experts, 3 * 8 * 6 + 8);
+  EXPECT_EQ(count.router, 4 * 8);
+  EXPECT_EQ(count.norms, 2 * 2 * 8 + 8);
+  EXPECT_EQ(count.active(), count.total() - 2 * 3 * 8 * 12);
+}
+
+TEST(CostModel, QkNormParameters) {
+  GptConfig config = tiny();
+  const int64_t without = count_parameters(config).norms;
+  config.model.qk_norm = "head";
+  EXPECT_EQ(count_parameters(config).norms, without + 2 * (4 + 4));
+  config.model.qk_norm = "full";
+  EXPECT_EQ(count_parameters(config).norms, without + 2 * (8 + 4));
+}
+
+TEST(CostModel, TiedEmbeddingsSaveParametersAndNoWork) {
+  GptConfig config = tiny();
+  const ParameterCount tied = count_parameters(config);
+  const double tied_flops = flops_per_token(config).total();
+  config.model.tie_embeddings = false;
+  EXPECT_EQ(count_parameters(config).total(), tied.total() + 32 * 8);
+  EXPECT_EQ(flops_per_token(config).total(), tied_flops);
+}
+
+TEST(CostModel, CausalAttentionCountsHalf) {
+  // Two layers, 2 heads of 4, 10 tokens: forward 2 products of 2 * 8 * 10, halved, times three.
+  EXPECT_EQ(flops_per_token(tiny()).attention, 2 * (2 * 2 * 8 * 10) / 2 * 3);
+}
+
+TEST(CostModel, BytesPerParameterByPrecision) {
+  GptConfig config = tiny();
+  const int64_t parameters = count_parameters(config).total();
+  const auto expect = [&](const char* precision, int64_t weights, int64_t grads,
+                          int64_t optimizer) {
+    config.model.precision = precision;
+    const MemoryEstimate bytes = estimate_memory(config, 1);
+    EXPECT_EQ(bytes.weights, weights * parameters) << precision;
+    EXPECT_EQ(bytes.gradients, grads * parameters) << precision;
+    EXPECT_EQ(bytes.optimizer, optimizer * parameters) << precision;
+  };
+  expect("bf16", 2, 4, 12);  // a master weight and two moments
+  expect("fp32", 4, 4, 8);   // the weight is its own master
+  expect("fp64", 8, 8, 16);
+}
+
+TEST(CostModel, ActivationsGrowWithTheMicroBatch) {
+  const MemoryEstimate one = estimate_memory(tiny(), 1);
+  const MemoryEstimate three = estimate_memory(tiny(), 3);
+  EXPECT_EQ(three.activations, 3 * one.activations);
+  EXPECT_EQ(three.weights, one.weights);
+}
+
+TEST(CostModel, SavedBytesOfADenseLayerByHand) {
+  int64_t bytes = 0;
+  for (const ActivationCost& cost : activation_costs(tiny(), false)) bytes += cost.bytes_per_token;
+  // Norm inputs and 1/rms, qkv input, q k v and logsumexp, attention output; the MLP's input,
+  // gate, up and activation.
+  EXPECT_EQ(bytes, 4 * ((8 + 1) + 8 + (16 + 2) + 8 + (8 + 1) + (8 + 3 * 16)));
+}
+
+TEST(CostModel, ExpertRowsScaleWithTopK) {
+  GptConfig config = tiny();
+  const auto bytes_of = [&](std::string_view module) {
+    int64_t bytes = 0;
+    for (const ActivationCost& cost : activation_costs(config, true)) {
+      if (cost.module == module) bytes += cost.bytes_per_token;
+    }
+    return bytes;
+  };
+  EXPECT_EQ(bytes_of("expert_fc1"), 4 * 2 * 8);
+  EXPECT_EQ(bytes_of("moe_act"), 2 * (4 * 3 * 12 + 8));
+  config.moe.top_k = 4;
+  EXPECT_EQ(bytes_of("expert_fc1"), 4 * 4 * 8);
+}
+
+TEST(CostModel, LogitsAreOneChunk) {
+  const GptConfig config = olmoe_1b_7b();
+  EXPECT_EQ(estimate_memory(config, 4).logits, loss_chunk_tokens(50304, DType::BF16) * 50304 * 2);
+  EXPECT_EQ(estimate_memory(tiny(), 1).logits, 10 * 32 * 4);
+}
+
+TEST(MoeConfig, LayerFrequency) {
+  MoeConfig moe;
+  EXPECT_FALSE(moe.is_moe_layer(0));
+  moe.experts = 8;
+  EXPECT_TRUE(moe.is_moe_layer(0) && moe.is_moe_layer(1));
+  moe.layer_freq = {2};
+  EXPECT_TRUE(moe.is_moe_layer(0) && !moe.is_moe_layer(1) && moe.is_moe_layer(2));
+  moe.layer_freq = {0, 1, 1};
+  EXPECT_TRUE(!moe.is_moe_layer(0) && moe.is_moe_layer(1) && moe.is_moe_layer(2));
+}
+
+TEST(DeriveDefaults, FillsWhatWasLeftOut) {
+  GptConfig config;
+  config.model.hidden = 128;
+  config.model.heads = 4;
+  config.moe.experts = 2;
+  EXPECT_EQ(derive_defaults(config.model, config.moe),
+            (std::vector<std::string>{"model.kv_heads", "model.head_dim", "model.ffn", "moe.ffn"}));
+  EXPECT_EQ(config.model.kv_heads, 4);
+  EXPECT_EQ(config.model.head_dim, 32);
+  EXPECT_EQ(config.model.ffn, 320);
+  EXPECT_EQ(config.moe.ffn, 320);
+  EXPECT_TRUE(derive_defaults(config.model, config.moe).empty());
+}
+
+}  // namespace
+}  // namespace ferry

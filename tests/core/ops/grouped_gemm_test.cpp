@@ -1,0 +1,180 @@
+#include "core/ops/grouped_gemm.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/support/devices.h"
+
+namespace ferry::testing {
+namespace {
+
+struct Groups {
+  std::string name;
+  std::vector<int32_t> counts;
+};
+
+std::vector<Groups> all_groups() {
+  return {{"no rows", {0, 0, 0}},
+          {"one row", {0, 1, 0}},
+          {"all to the first", {130, 0, 0}},
+          {"all to the last", {0, 0, 127}},
+          {"one group", {65}},
+          {"odd sizes", {1, 63, 64, 0, 65, 127, 129, 0}},
+          {"single rows", {1, 1, 1, 1}}};
+}
+
+std::vector<int32_t> offsets_of(const std::vector<int32_t>& counts) {
+  std::vector<int32_t> offsets{0};
+  for (const int32_t count : counts) offsets.push_back(offsets.back() + count);
+  return offsets;
+}
+
+class GroupedGemm : public DeviceTest {
+ protected:
+  struct Problem {
+    int64_t groups, rows, n, k;
+    std::vector<int32_t> offsets;
+    Tensor offsets_tensor;
+  };
+  Problem problem(const Groups& groups, int64_t n, int64_t k) {
+    std::vector<int32_t> offsets = offsets_of(groups.counts);
+    const auto count = static_cast<int64_t>(groups.counts.size());
+    const Tensor tensor = ints(offsets, {count + 1});
+    return {count, offsets.back(), n, k, std::move(offsets), tensor};
+  }
+  double tolerance(int64_t additions) const {
+    return static_cast<double>(additions + 1) * epsilon_of(accumulate());
+  }
+};
+
+// Calls body(group, row) for every row.
+template <class Body>
+void for_each_row(const std::vector<int32_t>& offsets, Body&& body) {
+  for (size_t group = 0; group + 1 < offsets.size(); ++group)
+    for (int64_t row = offsets[group]; row < offsets[group + 1]; ++row)
+      body(static_cast<int64_t>(group), row);
+}
+
+TEST_P(GroupedGemm, ForwardMultipliesEachGroupByItsWeight) {
+  for (const Groups& groups : all_groups()) {
+    SCOPED_TRACE(groups.name);
+    const Problem p = problem(groups, 72, 40);
+    const Tensor x = random({p.rows, p.k}, 1), weight = random({p.groups, p.n, p.k}, 2);
+    const Tensor y = output({p.rows, p.n});
+    grouped_gemm_forward(stream(), y, x, weight, p.offsets_tensor);
+
+    const auto xs = read_back_as_double(stream(), x), ws = read_back_as_double(stream(), weight);
+    std::vector<double> expected(static_cast<size_t>(p.rows * p.n));
+    for_each_row(p.offsets, [&](int64_t group, int64_t row) {
+      for (int64_t i = 0; i < p.n; ++i)
+        for (int64_t j = 0; j < p.k; ++j)
+          expected[row * p.n + i] += xs[row * p.k + j] * ws[(group * p.n + i) * p.k + j];
+    });
+    testing::expect_close(read_back_as_double(stream(), y), expected, epsilon_of(dtype()),
+                          tolerance(p.k));
+  }
+}
+
+TEST_P(GroupedGemm, DgradMultipliesByTheWeightUntransposed) {
+  for (const Groups& groups : all_groups()) {
+    SCOPED_TRACE(groups.name);
+    const Problem p = problem(groups, 72, 40);
+    const Tensor dy = random({p.rows, p.n}, 1), weight = random({p.groups, p.n, p.k}, 2);
+    const Tensor dx = output({p.rows, p.k});
+    grouped_gemm_dgrad(stream(), dx, dy, weight, p.offsets_tensor);
+
+    const auto dys = read_back_as_double(stream(), dy), ws = read_back_as_double(stream(), weight);
+    std::vector<double> expected(static_cast<size_t>(p.rows * p.k));
+    for_each_row(p.offsets, [&](int64_t group, int64_t row) {
+      for (int64_t i = 0; i < p.n; ++i)
+        for (int64_t j = 0; j < p.k; ++j)
+          expected[row * p.k + j] += dys[row * p.n + i] * ws[(group * p.n + i) * p.k + j];
+    });
+    testing::expect_close(read_back_as_double(stream(), dx), expected, epsilon_of(dtype()),
+                          tolerance(p.n));
+  }
+}
+
+TEST_P(GroupedGemm, WgradAddsToTheGradient) {
+  for (const Groups& groups : all_groups()) {
+    SCOPED_TRACE(groups.name);
+    const Problem p = problem(groups, 72, 40);
+    const Tensor dy = random({p.rows, p.n}, 1), x = random({p.rows, p.k}, 2);
+    const Tensor dweight = random_tensor(stream(), {p.groups, p.n, p.k}, accumulate(), 3);
+    std::vector<double> expected = read_back_as_double(stream(), dweight);
+    grouped_gemm_wgrad(stream(), dweight, dy, x, p.offsets_tensor);
+
+    const auto dys = read_back_as_double(stream(), dy), xs = read_back_as_double(stream(), x);
+    for_each_row(p.offsets, [&](int64_t group, int64_t row) {
+      for (int64_t i = 0; i < p.n; ++i)
+        for (int64_t j = 0; j < p.k; ++j)
+          expected[(group * p.n + i) * p.k + j] += dys[row * p.n + i] * xs[row * p.k + j];
+    });
+    testing::expect_close(read_back_as_double(stream(), dweight), expected,
+                          epsilon_of(accumulate()), tolerance(p.rows));
+  }
+}
+
+// The same rows give the same bits, whatever other groups hold.
+TEST_P(GroupedGemm, IsDeterministic) {
+  const Problem p = problem({"", {7, 0, 120, 3}}, 64, 64);
+  const Tensor x = random({p.rows, p.k}, 1), weight = random({p.groups, p.n, p.k}, 2);
+  const Tensor first = output({p.rows, p.n}), second = output({p.rows, p.n});
+  grouped_gemm_forward(stream(), first, x, weight, p.offsets_tensor);
+  grouped_gemm_forward(stream(), second, x, weight, p.offsets_tensor);
+  expect_same_bits(stream(), first, second);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, GroupedGemm, device_cases(), case_name);
+
+class GroupedGemmChecks : public CpuTest {
+ protected:
+  Tensor matrix(const Shape& shape, DType dtype = DType::F32) {
+    return zeros(stream(), shape, dtype);
+  }
+  Tensor offsets(const std::vector<int32_t>& values) {
+    return from_host(stream(), "offsets", values, {static_cast<int64_t>(values.size())});
+  }
+  std::string error_of(const Tensor& y, const Tensor& x, const Tensor& weight,
+                       const Tensor& offsets) {
+    try {
+      grouped_gemm_forward(stream(), y, x, weight, offsets);
+      stream().synchronize();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+};
+
+using ::testing::HasSubstr;
+
+TEST_F(GroupedGemmChecks, NamesTheShapes) {
+  EXPECT_THAT(error_of(matrix({3, 4}), matrix({3, 5}), matrix({2, 4, 6}), offsets({0, 1, 3})),
+              HasSubstr("x has shape [3, 5], not [3, 6]"));
+  EXPECT_THAT(error_of(matrix({3, 5}), matrix({3, 6}), matrix({2, 4, 6}), offsets({0, 1, 3})),
+              HasSubstr("y has shape [3, 5], not [3, 4]"));
+  EXPECT_THAT(error_of(matrix({3, 4}), matrix({3, 6}), matrix({4, 6}), offsets({0, 1, 3})),
+              HasSubstr("weight has shape [4, 6], not [E, N, K]"));
+  EXPECT_THAT(error_of(matrix({3, 4}), matrix({3, 6}), matrix({2, 4, 6}), offsets({0, 3})),
+              HasSubstr("offsets has shape [2], not [3]"));
+  EXPECT_THAT(
+      error_of(matrix({3, 4}), matrix({3, 6}), matrix({2, 4, 6}, DType::BF16), offsets({0, 1, 3})),
+      HasSubstr("weight is bf16, rows are f32"));
+}
+
+TEST_F(GroupedGemmChecks, RefusesOffsetsThatDoNotFitTheRows) {
+  EXPECT_THAT(error_of(matrix({3, 4}), matrix({3, 6}), matrix({2, 4, 6}), offsets({0, 1, 4})),
+              HasSubstr("groups own rows [0, 4) of 3"));
+}
+
+TEST_F(GroupedGemmChecks, RefusesOffsetsThatDecrease) {
+  EXPECT_THAT(error_of(matrix({3, 4}), matrix({3, 6}), matrix({2, 4, 6}), offsets({0, 4, 3})),
+              HasSubstr("offsets of group 1 decrease"));
+}
+
+}  // namespace
+}  // namespace ferry::testing

@@ -1,0 +1,203 @@
+#include "core/ops/permute.h"
+
+#include <gmock/gmock.h>
+
+#include <numeric>
+
+#include "tests/support/devices.h"
+
+namespace ferry::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+RoutingPlan empty_plan(Stream& stream, int64_t experts, int64_t rows) {
+  return {poisoned(stream, {experts}, DType::I32), poisoned(stream, {experts + 1}, DType::I32),
+          poisoned(stream, {rows}, DType::I32), poisoned(stream, {rows}, DType::I32)};
+}
+
+class PermuteOp : public DeviceTest {
+ protected:
+  RoutingPlan plan_of(const Tensor& chosen, int64_t experts) {
+    const RoutingPlan plan = empty_plan(stream(), experts, chosen.numel());
+    make_routing_plan(stream(), plan, chosen);
+    return plan;
+  }
+  std::vector<int32_t> host(const Tensor& tensor) { return read_back<int32_t>(stream(), tensor); }
+
+  // k distinct experts per token; with `skew`, small numbers are chosen more often.
+  Tensor random_choice(int64_t tokens, int64_t top_k, int64_t experts, uint64_t seed, bool skew) {
+    std::mt19937_64 generator(seed);
+    std::vector<int32_t> chosen;
+    for (int64_t t = 0; t < tokens; ++t) {
+      std::vector<int32_t> order(experts);
+      std::iota(order.begin(), order.end(), 0);
+      if (!skew || t % 4 == 0) std::shuffle(order.begin(), order.end(), generator);
+      chosen.insert(chosen.end(), order.begin(), order.begin() + top_k);
+    }
+    return ints(chosen, {tokens, top_k});
+  }
+};
+
+TEST_P(PermuteOp, PlanOrdersByExpertThenToken) {
+  const RoutingPlan plan = plan_of(ints({2, 0, 0, 3, 3, 2}, {3, 2}), 5);
+  EXPECT_THAT(host(plan.counts), ElementsAre(2, 0, 2, 2, 0));
+  EXPECT_THAT(host(plan.offsets), ElementsAre(0, 2, 2, 4, 6, 6));
+  EXPECT_THAT(host(plan.slot_of_row), ElementsAre(1, 2, 0, 5, 3, 4));
+  EXPECT_THAT(host(plan.row_of_slot), ElementsAre(2, 0, 1, 4, 5, 3));
+}
+
+TEST_P(PermuteOp, PlanIsAStableSortForEverySize) {
+  for (const int64_t tokens : {1, 63, 64, 65, 129, 1500}) {
+    for (const int64_t experts : {1, 8, 65, 128}) {
+      for (const int64_t top_k : {1, 2, 8}) {
+        if (top_k > experts) continue;
+        SCOPED_TRACE(concat(tokens, " tokens, ", experts, " experts, top ", top_k));
+        const Tensor chosen = random_choice(tokens, top_k, experts, 7, tokens % 2 == 0);
+        const RoutingPlan plan = plan_of(chosen, experts);
+        const std::vector<int32_t> expert_of_slot = host(chosen);
+        std::vector<int32_t> order(expert_of_slot.size());
+        std::iota(order.begin(), order.end(), 0);
+        std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+          return expert_of_slot[a] < expert_of_slot[b];
+        });
+        EXPECT_EQ(host(plan.slot_of_row), order);
+        const std::vector<int32_t> row_of_slot = host(plan.row_of_slot);
+        for (size_t r = 0; r < order.size(); ++r) {
+          ASSERT_EQ(row_of_slot[order[r]], static_cast<int32_t>(r));
+        }
+        std::vector<int32_t> counts(experts), offsets(experts + 1);
+        for (const int32_t e : expert_of_slot) ++counts[e];
+        std::partial_sum(counts.begin(), counts.end(), offsets.begin() + 1);
+        EXPECT_EQ(host(plan.counts), counts);
+        EXPECT_EQ(host(plan.offsets), offsets);
+      }
+    }
+  }
+}
+
+TEST_P(PermuteOp, AllTokensToOneExpert) {
+  const RoutingPlan plan = plan_of(ints(std::vector<int32_t>(130, 3), {130, 1}), 4);
+  std::vector<int32_t> order(130);
+  std::iota(order.begin(), order.end(), 0);
+  EXPECT_THAT(host(plan.counts), ElementsAre(0, 0, 0, 130));
+  EXPECT_EQ(host(plan.slot_of_row), order);
+}
+
+TEST_P(PermuteOp, ZeroTokens) {
+  const RoutingPlan plan = plan_of(ints({}, {0, 2}), 3);
+  EXPECT_THAT(host(plan.counts), ElementsAre(0, 0, 0));
+  EXPECT_THAT(host(plan.offsets), ElementsAre(0, 0, 0, 0));
+  const Tensor none = output({0, 8});
+  permute_rows(stream(), none, none, plan);
+  combine_rows(stream(), none, none, Tensor(), plan);
+  stream().synchronize();
+}
+
+TEST_P(PermuteOp, RowsAreCopiesOfTheirTokens) {
+  for (const int64_t width : {1, 63, 64, 65, 129}) {
+    const Tensor x = random({9, width}, 1), rows = output({18, width});
+    const RoutingPlan plan = plan_of(random_choice(9, 2, 4, 5, false), 4);
+    permute_rows(stream(), rows, x, plan);
+    const auto in = read_back_as_double(stream(), x), out = read_back_as_double(stream(), rows);
+    const std::vector<int32_t> slot_of_row = host(plan.slot_of_row);
+    for (int64_t r = 0; r < 18; ++r) {
+      for (int64_t i = 0; i < width; ++i) {
+        ASSERT_EQ(out[r * width + i], in[slot_of_row[r] / 2 * width + i]) << "row " << r;
+      }
+    }
+  }
+}
+
+TEST_P(PermuteOp, CombineSumsTheSlotsOfATokenAndRoundsOnce) {
+  for (const int64_t width : {1, 63, 64, 65, 129}) {
+    for (const bool with_residual : {false, true}) {
+      SCOPED_TRACE(concat(width, with_residual ? " with residual" : ""));
+      const Tensor rows = random({27, width}, 1), y = output({9, width});
+      const Tensor residual = with_residual ? random({9, width}, 2) : Tensor();
+      const RoutingPlan plan = plan_of(random_choice(9, 3, 4, 5, false), 4);
+      combine_rows(stream(), y, rows, residual, plan);
+
+      const auto in = read_back_as_double(stream(), rows);
+      std::vector<double> want(9 * width);
+      if (with_residual) want = read_back_as_double(stream(), residual);
+      const std::vector<int32_t> row_of_slot = host(plan.row_of_slot);
+      for (int64_t s = 0; s < 27; ++s) {
+        for (int64_t i = 0; i < width; ++i) {
+          want[s / 3 * width + i] += in[row_of_slot[s] * width + i];
+        }
+      }
+      testing::expect_close(read_back_as_double(stream(), y), want, epsilon_of(dtype()) / 2,
+                            8 * epsilon_of(accumulate()));
+    }
+  }
+}
+
+TEST_P(PermuteOp, CombineIsTheBackwardOfPermute) {
+  const Tensor x = random({33, 17}, 1), dy = random({66, 17}, 2);
+  const Tensor y = output({66, 17}), dx = output({33, 17});
+  const RoutingPlan plan = plan_of(random_choice(33, 2, 5, 3, true), 5);
+  permute_rows(stream(), y, x, plan);
+  combine_rows(stream(), dx, dy, Tensor(), plan);
+  const auto dot = [&](const Tensor& a, const Tensor& b) {
+    const auto left = read_back_as_double(stream(), a), right = read_back_as_double(stream(), b);
+    return std::inner_product(left.begin(), left.end(), right.begin(), 0.0);
+  };
+  EXPECT_NEAR(dot(y, dy), dot(x, dx), 1200 * epsilon_of(dtype()) / 2);
+}
+
+TEST_P(PermuteOp, GatherFollowsTheIndex) {
+  const Tensor in = tensor_of(stream(), {10, 11, 12}, {3}, accumulate());
+  const Tensor out = output({5}, accumulate());
+  gather_scalars(stream(), out, in, ints({2, 0, 1, 1, 2}, {5}));
+  EXPECT_THAT(read_back_as_double(stream(), out), ElementsAre(12, 10, 11, 11, 12));
+}
+
+TEST_P(PermuteOp, RefusesWrongArguments) {
+  const RoutingPlan plan = empty_plan(stream(), 4, 6);
+  EXPECT_THAT(
+      [&] {
+        make_routing_plan(stream(), plan, output({3, 1}, DType::I32));
+      },
+      ThrowsMessage<Error>(HasSubstr("plan.row_of_slot has shape [6], not [3]")));
+  EXPECT_THAT(
+      [&] {
+        make_routing_plan(stream(), plan, output({3, 2}, DType::F32));
+      },
+      ThrowsMessage<Error>(HasSubstr("experts are f32")));
+  EXPECT_THAT(
+      [&] {
+        permute_rows(stream(), output({6, 8}), output({4, 8}), plan);
+      },
+      ThrowsMessage<Error>(HasSubstr("6 rows of 4 tokens")));
+  EXPECT_THAT(
+      [&] {
+        permute_rows(stream(), output({6, 7}), output({3, 8}), plan);
+      },
+      ThrowsMessage<Error>(HasSubstr("rows has shape [6, 7], not [6, 8]")));
+  EXPECT_THAT(
+      [&] {
+        combine_rows(stream(), output({3, 8}), output({6, 8}), output({3, 7}), plan);
+      },
+      ThrowsMessage<Error>(HasSubstr("residual has shape [3, 7], not [3, 8]")));
+  const Tensor numbers = output({6}, accumulate());
+  EXPECT_THAT([&] { gather_scalars(stream(), numbers, numbers, plan.row_of_slot); },
+              ThrowsMessage<Error>(HasSubstr("out is the memory of in")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, PermuteOp, device_cases(), case_name);
+
+class PermuteOnCpu : public CpuTest {};
+
+TEST_F(PermuteOnCpu, NamesAnExpertOutOfRange) {
+  const RoutingPlan plan = empty_plan(stream(), 4, 2);
+  make_routing_plan(stream(), plan,
+                    from_host(stream(), "experts", std::vector<int32_t>{1, 4}, {2, 1}));
+  EXPECT_THAT([&] { stream().synchronize(); },
+              ThrowsMessage<Error>(HasSubstr("slot 1 chose expert 4 of 4")));
+}
+
+}  // namespace
+}  // namespace ferry::testing
