@@ -159,7 +159,7 @@ void show(const Options& options) {
 void verify(const Options& options) {
   const Checkpoint checkpoint = find_checkpoint(options);
   checkpoint.verify();
-  fmt::print("{} is intact: step {}, {} tensors, {} files, {} bytes, root {}\n",
+  fmt::print("{} is intact: step {}, tensors {}, files {}, bytes {}, root {}\n",
              checkpoint.directory().native(), checkpoint.step(),
              checkpoint.manifest().tensors.size(), checkpoint.manifest().files.size(),
              checkpoint.manifest().total_bytes(), checkpoint.root());

@@ -1,7 +1,6 @@
 #include "app/stop_request.h"
 
 #include <csignal>
-#include <utility>
 
 #include "core/check.h"
 
@@ -33,7 +32,8 @@ StopRequest::StopRequest(std::filesystem::path run_dir, std::optional<double> ti
   if (time_limit_minutes)
     deadline_ = std::chrono::steady_clock::now() +
                 std::chrono::milliseconds(static_cast<int64_t>(*time_limit_minutes * 60e3));
-  save_signals = stop_signals = 0;
+  save_signals = 0;
+  stop_signals = 0;
   struct sigaction action = {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
@@ -43,7 +43,8 @@ StopRequest::StopRequest(std::filesystem::path run_dir, std::optional<double> ti
 
 Request StopRequest::poll(bool watches_files) {
   Request request;
-  request.save = std::exchange(save_signals, 0) != 0;
+  request.save = save_signals != 0;
+  save_signals = 0;
   request.stop = stop_signals != 0;
   if (deadline_ && std::chrono::steady_clock::now() >= *deadline_) request.stop = true;
   if (watches_files) {

@@ -29,17 +29,14 @@ Tensor MoeLayer::forward(Pass& pass, const Tensor& x) {
   const Tensor rows = experts_.forward(pass, sent.rows, sent.probs, sent.offsets);
   const RoutingPlan& plan = routing.plan;
   pass.tape().save(pass.stream, Label::Moe,
-                   {plan.offsets, plan.row_of_slot, plan.slot_of_row});
+                   {plan.counts, plan.offsets, plan.row_of_slot, plan.slot_of_row});
   return dispatcher_.combine(pass, rows, shared, plan);
 }
 
 Tensor MoeLayer::backward(Pass& pass, const Tensor& dy) {
-  RoutingPlan plan;
-  const auto [offsets, row_of_slot, slot_of_row] =
-      pass.tape().load<3>(pass.stream, Label::Moe);
-  plan.offsets = offsets;
-  plan.row_of_slot = row_of_slot;
-  plan.slot_of_row = slot_of_row;
+  const auto [counts, offsets, row_of_slot, slot_of_row] =
+      pass.tape().load<4>(pass.stream, Label::Moe);
+  const RoutingPlan plan{counts, offsets, row_of_slot, slot_of_row};
 
   const Tensor drows = dispatcher_.combine_backward(pass, dy, plan);
   const auto grads = experts_.backward(pass, drows, plan.offsets);

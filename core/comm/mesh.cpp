@@ -8,7 +8,7 @@ namespace ferry {
 namespace {
 
 // The divisors of `world` nearest to `wanted`, for messages.
-std::string nearest_divisors(int world, int wanted) {
+std::string nearest_divisors(int world, int64_t wanted) {
   int below = 0, above = 0;
   for (int d = 1; d <= world; ++d) {
     if (world % d != 0) continue;
@@ -19,7 +19,7 @@ std::string nearest_divisors(int world, int wanted) {
   return below == 0 ? std::to_string(above) : concat(below, " or ", above);
 }
 
-void require_divides(std::string& problems, const char* grid, const char* formula, int product,
+void require_divides(std::string& problems, const char* grid, const char* formula, int64_t product,
                      int world) {
   if (world % product == 0) return;
   problems += concat("\n  ", grid, ": ", formula, " = ", product, " does not divide ", world,
@@ -39,12 +39,12 @@ Mesh::Mesh(int world, const MeshSizes& sizes) : world_(world), sizes_(sizes) {
   for (const auto& [name, size] : named)
     if (size < 1) problems += concat("\n  parallel.", name, " = ", size, ": at least 1 is needed");
   if (problems.empty()) {
-    const int attention = sizes.tensor * sizes.context * sizes.pipeline;
-    const int experts = sizes.expert_tensor * sizes.expert * sizes.pipeline;
+    const int64_t attention = int64_t{sizes.tensor} * sizes.context * sizes.pipeline;
+    const int64_t experts = int64_t{sizes.expert_tensor} * sizes.expert * sizes.pipeline;
     require_divides(problems, "attention grid", "tensor * context * pipeline", attention, world);
     require_divides(problems, "expert grid", "expert_tensor * expert * pipeline", experts, world);
-    dp_ = world / attention;
-    edp_ = world / experts;
+    dp_ = static_cast<int>(world / attention);
+    edp_ = static_cast<int>(world / experts);
   }
   if (!problems.empty())
     fail(ExitCode::Usage, "error: ", world, " ranks cannot be arranged", problems);
@@ -75,6 +75,7 @@ MeshCoordinates Mesh::at(int rank) const {
 }
 
 std::vector<int> Mesh::ranks_along(const std::string& axis, int rank) const {
+  CHECK(rank >= 0 && rank < world_, "rank ", rank, " of ", world_);
   const int attention_dp = sizes_.tensor * sizes_.context;
   const int expert_dp = sizes_.expert_tensor * sizes_.expert;
   struct Axis {
@@ -82,13 +83,11 @@ std::vector<int> Mesh::ranks_along(const std::string& axis, int rank) const {
     int size;
     int stride;
   };
-  const Axis axes[] = {{"tp", sizes_.tensor, 1},
-                       {"cp", sizes_.context, sizes_.tensor},
-                       {"dp", dp_, attention_dp},
-                       {"pp", sizes_.pipeline, attention_dp * dp_},
-                       {"etp", sizes_.expert_tensor, 1},
-                       {"ep", sizes_.expert, sizes_.expert_tensor},
-                       {"edp", edp_, expert_dp}};
+  const Axis axes[] = {
+      {"tp", sizes_.tensor, 1},         {"cp", sizes_.context, sizes_.tensor},
+      {"dp", dp_, attention_dp},        {"pp", sizes_.pipeline, attention_dp * dp_},
+      {"etp", sizes_.expert_tensor, 1}, {"ep", sizes_.expert, sizes_.expert_tensor},
+      {"edp", edp_, expert_dp}};
   for (const Axis& candidate : axes) {
     if (axis != candidate.name) continue;
     const int own = rank / candidate.stride % candidate.size;
@@ -100,10 +99,10 @@ std::vector<int> Mesh::ranks_along(const std::string& axis, int rank) const {
 }
 
 std::string Mesh::table() const {
-  std::string text = concat("world ", world_, " = attention TP", sizes_.tensor, " CP",
-                            sizes_.context, " DP", dp_, " PP", sizes_.pipeline, " | experts ETP",
-                            sizes_.expert_tensor, " EP", sizes_.expert, " EDP", edp_, " PP",
-                            sizes_.pipeline, "\nrank tp cp dp pp | etp ep edp\n");
+  std::string text =
+      concat("world ", world_, " = attention TP", sizes_.tensor, " CP", sizes_.context, " DP", dp_,
+             " PP", sizes_.pipeline, " | experts ETP", sizes_.expert_tensor, " EP", sizes_.expert,
+             " EDP", edp_, " PP", sizes_.pipeline, "\nrank tp cp dp pp | etp ep edp\n");
   for (int rank = 0; rank < world_; ++rank) {
     const MeshCoordinates c = at(rank);
     text += concat(rank, ' ', c.tp, ' ', c.cp, ' ', c.dp, ' ', c.pp, " | ", c.etp, ' ', c.ep, ' ',
@@ -119,8 +118,10 @@ MeshGroups::MeshGroups(const Mesh& mesh, Group& world) {
     const std::vector<int> ranks = mesh.ranks_along(axis, world.rank());
     std::string name = concat(axis, '[');
     for (size_t i = 0; i < ranks.size(); ++i) name += concat(i ? "," : "", ranks[i]);
-    // The lowest rank names the group: every member gives the same color.
-    groups_[axis] = world.split(ranks.front(), name + "]");
+    name += ']';
+    // An axis has the same size on every rank, so none takes part in a split for one of size 1. The
+    // lowest rank names the group: every member gives the same color.
+    groups_[axis] = ranks.size() == 1 ? make_solo_group(name) : world.split(ranks.front(), name);
   }
 }
 

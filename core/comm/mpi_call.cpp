@@ -1,19 +1,19 @@
 #include "core/comm/mpi_call.h"
 
 #include <chrono>
+#include <exception>
 #include <thread>
 
 #include "core/check.h"
-#include "core/comm/runtime.h"
 
 namespace ferry {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Short calls are polled without a pause; after that a pause spares the core that another rank of
-// this host may need.
-constexpr std::chrono::microseconds kSpin{50};
+// A short call is polled with other threads let in between, because the rank it waits for may need
+// this core; a long one with pauses, which cost it little.
+constexpr std::chrono::microseconds kYield{1000};
 constexpr std::chrono::microseconds kPause{50};
 
 }  // namespace
@@ -22,40 +22,48 @@ void check_mpi(int code, const std::string& what) {
   if (code == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
-  MPI_Error_string(code, text, &length);
+  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
   fail(ExitCode::Lost, "communication failed: ", what, ": ",
-       std::string(text, static_cast<size_t>(length)));
+       std::string(text, static_cast<size_t>(length)), " (MPI error ", code,
+       ")\n  why : a rank or a connection was lost\n  try : restart the job");
 }
 
-void complete_mpi(const std::function<int(MPI_Request*)>& start, const std::string& what) {
+void complete_mpi(const std::function<int(MPI_Request*)>& start, const std::string& what,
+                  double timeout_s) {
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(start(&request), what);
   const auto begin = Clock::now();
-  const auto limit = std::chrono::duration<double>(comm_timeout_seconds());
   while (true) {
     int done = 0;
     check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), what);
     if (done) return;
-    const auto waited = Clock::now() - begin;
-    if (waited > limit)
-      fail(ExitCode::Lost, "communication hangs: ", what, " waited ",
-           std::chrono::duration<double>(waited).count(), " s, the limit is ", limit.count(),
+    const std::chrono::duration<double> waited = Clock::now() - begin;
+    if (waited.count() > timeout_s)
+      fail(ExitCode::Lost, "communication hangs: ", what, " waited ", waited.count(),
+           " s, the limit is ", timeout_s,
            " s (FERRY_COMM_TIMEOUT_S)\n  why : a rank is gone or stuck\n  try : restart the job");
-    if (waited > kSpin) std::this_thread::sleep_for(kPause);
+    if (waited < kYield)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(kPause);
   }
+}
+
+MpiCommunicator::MpiCommunicator(MPI_Comm owned) : comm_(owned) {
+  check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
 }
 
 MPI_Comm MpiCommunicator::duplicate(MPI_Comm comm) {
   MPI_Comm copy = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_dup(comm, &copy), "MPI_Comm_dup");
-  check_mpi(MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  complete_mpi([&](MPI_Request* request) { return MPI_Comm_idup(comm, &copy, request); },
+               "MPI_Comm_idup");
   return copy;
 }
 
 MpiCommunicator::~MpiCommunicator() {
-  int finalized = 0;
   // After an error the others may never make the collective call that freeing is.
   if (std::uncaught_exceptions() > 0) return;
+  int finalized = 0;
   if (MPI_Finalized(&finalized) == MPI_SUCCESS && !finalized) MPI_Comm_free(&comm_);
 }
 

@@ -10,8 +10,8 @@
 
 namespace ferry {
 
-/// Initialises MPI (thread-multiple) if the process was started by a launcher that set it up; alone,
-/// MPI is not touched at all. One per process; finalises in the destructor.
+/// Initialises MPI (thread-multiple) if the process was started by a launcher that set it up;
+/// alone, MPI is not touched at all. One per process; finalises in the destructor.
 class Runtime {
  public:
   static std::unique_ptr<Runtime> start();
@@ -26,8 +26,8 @@ class Runtime {
   virtual Control& control() = 0;
   /// All ranks, for host tensors and (staged) device tensors.
   virtual std::unique_ptr<Group> world_group() = 0;
-  /// All ranks through NCCL on `device`'s GPU; Error(Resource) without NCCL or where two ranks share
-  /// a GPU, saying so.
+  /// All ranks through NCCL on `device`'s GPU; Error(Resource) without NCCL or where two ranks
+  /// share a GPU, saying so.
   virtual std::unique_ptr<Group> world_nccl_group(Device& device) = 0;
   /// Ends the whole job at once with this exit code (MPI_Abort).
   [[noreturn]] virtual void abort(int exit_code) = 0;

@@ -1,10 +1,13 @@
 #include <mpi.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <exception>
 #include <iostream>
 
 #include "core/check.h"
+#include "core/comm/launch.h"
 #include "core/comm/mpi_call.h"
 #include "core/comm/mpi_group.h"
 #include "core/comm/nccl_group.h"
@@ -18,12 +21,17 @@ std::string this_host() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown host";
 }
 
-// mpirun and srun (with a PMI) say so in the environment. A plain start inside an allocation of
-// the scheduler has the scheduler's variables but none of these.
-bool launched_as_job() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK"})
-    if (std::getenv(name) != nullptr) return true;
-  return false;
+Launch this_launch() {
+  return read_launch([](const char* name) { return std::getenv(name); });
+}
+
+// Containers often forbid to read another process's memory. Open MPI then prints an error for each
+// large message between ranks of one host, unless it is told to copy through shared memory.
+void avoid_forbidden_copies() {
+  char source = 1, target = 0;
+  const iovec from{&source, 1}, to{&target, 1};
+  if (process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1) return;
+  CHECK(setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0) == 0, "setenv failed");
 }
 
 class SoloRuntime final : public Runtime {
@@ -115,7 +123,8 @@ class MpiControl final : public Control {
 
 class MpiRuntime final : public Runtime {
  public:
-  MpiRuntime() {
+  explicit MpiRuntime(int num_ranks) {
+    avoid_forbidden_copies();
     int provided = MPI_THREAD_SINGLE;
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
     if (provided < MPI_THREAD_MULTIPLE)
@@ -124,6 +133,11 @@ class MpiRuntime final : public Runtime {
     check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN),
               "MPI_Comm_set_errhandler");
     control_ = std::make_unique<MpiControl>(MPI_COMM_WORLD);
+    if (num_ranks > 0 && control_->size() != num_ranks)
+      fail(ExitCode::Usage, "error: the launcher started ", num_ranks, " ranks, but MPI sees ",
+           control_->size(),
+           "\n  why : the launcher belongs to another MPI than ferry is built with\n  try : the "
+           "mpirun of that Open MPI, or srun --mpi=pmix");
     MPI_Comm local = MPI_COMM_NULL;
     check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, control_->rank(),
                                   MPI_INFO_NULL, &local),
@@ -134,9 +148,17 @@ class MpiRuntime final : public Runtime {
   }
 
   ~MpiRuntime() override {
-    control_.reset();
     // After an error this rank is about to abort; finalising would wait for the others.
-    if (std::uncaught_exceptions() == 0) MPI_Finalize();
+    if (std::uncaught_exceptions() > 0) return;
+    try {
+      // Finalising has no deadline, so all ranks meet before it.
+      control_->barrier("end of the job");
+      control_.reset();
+      check_mpi(MPI_Finalize(), "MPI_Finalize");
+    } catch (const Error& error) {
+      std::cerr << error.what() << std::endl;
+      abort(static_cast<int>(error.code()));
+    }
   }
 
   int rank() const override { return control_->rank(); }
@@ -152,7 +174,7 @@ class MpiRuntime final : public Runtime {
   [[noreturn]] void abort(int exit_code) override {
     std::cout << std::flush;
     std::cerr << std::flush;
-    MPI_Abort(MPI_COMM_WORLD, exit_code);
+    static_cast<void>(MPI_Abort(MPI_COMM_WORLD, exit_code));
     std::_Exit(exit_code);
   }
 
@@ -165,19 +187,14 @@ class MpiRuntime final : public Runtime {
 }  // namespace
 
 std::unique_ptr<Runtime> Runtime::start() {
-  if (launched_as_job()) return std::make_unique<MpiRuntime>();
+  static_cast<void>(comm_timeout_seconds());  // a wrong setting shows now, not in the first wait
+  const Launch launch = this_launch();
+  if (launch.by_launcher) return std::make_unique<MpiRuntime>(launch.num_ranks);
   return std::make_unique<SoloRuntime>();
 }
 
 double comm_timeout_seconds() {
-  static const double seconds = [] {
-    const char* text = std::getenv("FERRY_COMM_TIMEOUT_S");
-    if (text == nullptr) return 600.0;
-    const double value = std::atof(text);
-    if (value <= 0)
-      fail(ExitCode::Usage, "FERRY_COMM_TIMEOUT_S = ", text, ": a number of seconds > 0 is needed");
-    return value;
-  }();
+  static const double seconds = read_comm_timeout(std::getenv("FERRY_COMM_TIMEOUT_S"));
   return seconds;
 }
 

@@ -152,14 +152,6 @@ TEST_F(ConfigFile, NamesOfOtherProgramsLeadToOurs) {
               HasSubstr("try : moe.router.z_coeff"));
   EXPECT_THAT(error_of(minimal(), {"recompute_modules=[moe]"}),
               HasSubstr("try : recompute.modules"));
-  const RunConfig defaults;
-  for (const ForeignName& foreign : foreign_names()) {
-    bool is_path = false;
-    visit_values(defaults, [&](const std::string& path, const Field&, const auto&) {
-      is_path = is_path || path == foreign.path;
-    });
-    EXPECT_TRUE(is_path) << foreign.name << " leads to " << foreign.path;
-  }
 }
 
 TEST_F(ConfigFile, UnknownTable) {

@@ -185,17 +185,6 @@ TEST(CostModel, LogitsAreOneChunk) {
   EXPECT_EQ(estimate_memory(tiny(), 1).logits, 10 * 32 * 4);
 }
 
-TEST(MoeConfig, LayerFrequency) {
-  MoeConfig moe;
-  EXPECT_FALSE(moe.is_moe_layer(0));
-  moe.experts = 8;
-  EXPECT_TRUE(moe.is_moe_layer(0) && moe.is_moe_layer(1));
-  moe.layer_freq = {2};
-  EXPECT_TRUE(moe.is_moe_layer(0) && !moe.is_moe_layer(1) && moe.is_moe_layer(2));
-  moe.layer_freq = {0, 1, 1};
-  EXPECT_TRUE(!moe.is_moe_layer(0) && moe.is_moe_layer(1) && moe.is_moe_layer(2));
-}
-
 TEST(DeriveDefaults, FillsWhatWasLeftOut) {
   GptConfig config;
   config.model.hidden = 128;

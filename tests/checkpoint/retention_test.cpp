@@ -1,0 +1,74 @@
+#include "checkpoint/retention.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include "tests/checkpoint/faulty_file_system.h"
+#include "tests/checkpoint/sample_model.h"
+#include "tests/support/temp_dir.h"
+
+namespace ferry {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::SampleModel;
+using testing::TempDir;
+
+int64_t begin(const Path& run_dir) {
+  SoloControl control;
+  testing::FaultyFileSystem file_system;
+  return begin_attempt(run_dir, control, file_system).number;
+}
+
+SaveReport save(const Path& run_dir, int64_t step, int keep, int64_t attempt = 1) {
+  static testing::FaultyFileSystem file_system;
+  testing::SaveOptions options;
+  options.step = step;
+  options.keep = keep;
+  options.attempt = attempt;
+  options.file_system = &file_system;
+  return testing::save_solo(run_dir, SampleModel(), options);
+}
+
+std::vector<int64_t> steps(const TempDir& run) {
+  return list_steps(posix_file_system(), run.path());
+}
+
+TEST(Retention, KeepsTheNewestAndDeletesTheRest) {
+  const TempDir run;
+  begin(run.path());
+  for (const int64_t step : {10, 20, 30}) EXPECT_TRUE(save(run.path(), step, 3).removed.empty());
+  EXPECT_THAT(save(run.path(), 40, 3).removed, ElementsAre("step-00000010"));
+  EXPECT_THAT(steps(run), ElementsAre(20, 30, 40));
+  EXPECT_THAT(save(run.path(), 50, 2).removed, ElementsAre("step-00000020", "step-00000030"));
+  EXPECT_THAT(steps(run), ElementsAre(40, 50));
+  EXPECT_TRUE(std::filesystem::is_empty(run.path() / "ckpt/trash"));
+}
+
+TEST(Retention, DamagedOnesDoNotCount) {
+  const TempDir run;
+  begin(run.path());
+  for (const int64_t step : {10, 20, 30}) save(run.path(), step, 4);
+  std::filesystem::remove(run.path() / "ckpt/step-00000020/global.h5");
+  const SaveReport report = save(run.path(), 40, 3);
+  EXPECT_TRUE(report.removed.empty());
+  EXPECT_THAT(report.warnings, ElementsAre(HasSubstr("step-00000020 is not usable")));
+  EXPECT_THAT(save(run.path(), 50, 3).removed, ElementsAre("step-00000010", "step-00000020"));
+}
+
+TEST(Retention, NewerStepsAreLeftAlone) {
+  const TempDir run;
+  begin(run.path());
+  for (const int64_t step : {10, 20, 60}) save(run.path(), step, 4);
+  EXPECT_THAT(save(run.path(), 30, 2).removed, ElementsAre("step-00000010"));
+  EXPECT_THAT(steps(run), ElementsAre(20, 30, 60));
+}
+
+TEST(Retention, FewerThanTwoAreRefused) {
+  const TempDir run;
+  begin(run.path());
+  EXPECT_THROW(save(run.path(), 10, 1), Error);
+}
+
+}  // namespace
+}  // namespace ferry
