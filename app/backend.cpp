@@ -7,10 +7,11 @@
 
 namespace ferry {
 
-Backend choose_backend(const std::string& wanted, Runtime& runtime) {
+Backend choose_backend(const std::string& wanted, const std::string& precision, Runtime& runtime) {
   Backend backend;
   backend.cpu = make_cpu_device();
-  const int gpus = wanted == "cpu" ? 0 : num_cuda_devices();
+  const bool on_cpu = wanted == "cpu" || (wanted == "auto" && precision == "fp64");
+  const int gpus = on_cpu ? 0 : num_cuda_devices();
   if (wanted == "cuda" && gpus == 0)
     fail(ExitCode::Resource, "error: run.backend = \"cuda\", but no GPU can be used\n",
          "  --> rank ", runtime.rank(), " on ", runtime.host_name(), "\n",

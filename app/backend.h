@@ -13,7 +13,7 @@ namespace ferry {
 struct Backend {
   std::unique_ptr<Device> cpu;   // host memory and host streams; always there
   std::unique_ptr<Device> cuda;  // null on the CPU backend
-  std::string transport;         // of collectives on the device: "none", "mpi", "mpi (staged)", "nccl"
+  std::string transport;  // of collectives on the device: "none", "mpi", "mpi (staged)", "nccl"
   std::unique_ptr<Group> world;  // of collectives on the device
   std::string notice;            // something the user should know, or empty
 
@@ -21,10 +21,11 @@ struct Backend {
   bool on_gpu() const { return cuda != nullptr; }
 };
 
-/// `wanted` is run.backend: "auto", "cpu" or "cuda". A rank takes GPU local_rank modulo the number
-/// of GPUs it sees. NCCL is used where every rank of a host has a GPU of its own and Ferry was built
-/// with it; else MPI, staged through pinned memory. Collective.
+/// `wanted` is run.backend: "auto", "cpu" or "cuda"; "auto" takes a GPU if there is one, and the
+/// CPU for model.precision fp64, which GPUs do not have here. A rank takes GPU local_rank modulo
+/// the number of GPUs it sees. NCCL is used where every rank of a host has a GPU of its own and
+/// Ferry was built with it; else MPI, staged through pinned memory. Collective.
 /// Error(ExitCode::Resource) if "cuda" is wanted and there is none.
-Backend choose_backend(const std::string& wanted, Runtime& runtime);
+Backend choose_backend(const std::string& wanted, const std::string& precision, Runtime& runtime);
 
 }  // namespace ferry

@@ -1,8 +1,8 @@
 #pragma once
 
 // Measuring. A rate is the work of one call over the median time of several repetitions, each of
-// enough calls that the clock's resolution and the launch of the first call do not count. Nothing is
-// timed on zeros; where the inputs fit in a cache, several sets take turns.
+// enough calls that the clock's resolution and the launch of the first call do not count. Nothing
+// is timed on zeros; where the inputs fit in a cache, several sets take turns.
 
 #include <functional>
 #include <string>
@@ -49,8 +49,8 @@ std::string bench_table(const std::vector<BenchRow>& rows);
 std::string bench_json(const std::vector<BenchRow>& rows, const std::string& machine,
                        const std::string& command);
 
-/// Trains `steps` steps after `warmup` on the configuration's data and prints tokens/s, TFLOP/s, MFU
-/// and peak memory; no checkpoint, no run directory.
+/// Trains `steps` steps after `warmup` on the configuration's data and prints tokens/s, TFLOP/s,
+/// MFU and peak memory; no checkpoint, no run directory.
 ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, int64_t steps,
                     bool json, const std::string& command);
 

@@ -44,7 +44,7 @@ void add_table(CLI::App& bench, const char* name, const char* text, int& exit_co
     exit_code = run_job([&](Runtime& runtime) {
       const RunConfig config =
           load_valid_config(options->config, options->overrides, runtime.size());
-      const Backend backend = choose_backend(config.run.backend, runtime);
+      const Backend backend = choose_backend(config.run.backend, config.model.precision, runtime);
       const auto stream = backend.device().make_stream("bench");
       const std::vector<BenchRow> rows = measure(*stream, config);
       if (runtime.rank() == 0)

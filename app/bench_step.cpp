@@ -31,7 +31,7 @@ double median(std::vector<double> values) {
 
 ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, int64_t steps,
                     bool json, const std::string& command) {
-  const Backend backend = choose_backend(config.run.backend, runtime);
+  const Backend backend = choose_backend(config.run.backend, config.model.precision, runtime);
   const Mesh mesh(runtime.size(), {});
   const MeshGroups groups(mesh, *backend.world);
   const auto stream = backend.device().make_stream("compute");

@@ -27,6 +27,11 @@ std::string flop_text(double flops) {
                       : fmt::format("{:.2f} MFLOP", flops / 1e6);
 }
 
+// Two significant digits, and every digit before the point.
+std::string ratio_text(double ratio) {
+  return ratio >= 10 ? fmt::format("{:.0f}", ratio) : fmt::format("{:.2g}", ratio);
+}
+
 std::string memory_line(const RunConfig& config, const Backend& backend) {
   const MemoryEstimate estimate = estimate_memory(config.gpt(), config.batch.micro);
   const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / kGiB; };
@@ -44,14 +49,20 @@ Console::Console(bool prints, const std::filesystem::path& run_dir) : prints_(pr
   if (!prints_) return;
   const std::filesystem::path path = run_dir / "log" / "run.log";
   file_.open(path, std::ios::app);
-  if (!file_)
-    fail(ExitCode::Storage, "cannot append to ", path.string(), ": check its permissions");
+  check_file();
 }
 
 void Console::line(const std::string& text) {
   if (!prints_) return;
   std::cout << text << std::endl;
   file_ << text << std::endl;
+  check_file();
+}
+
+void Console::check_file() const {
+  if (!file_)
+    fail(ExitCode::Storage, "error: cannot append to log/run.log of the run directory",
+         "\n  why : no permission, or the disk is full\n  try : make room, then the same command");
 }
 
 void Console::step(const StepReport& r, int64_t total_steps, int num_ranks, int64_t device_bytes) {
@@ -60,14 +71,14 @@ void Console::step(const StepReport& r, int64_t total_steps, int num_ranks, int6
   std::string text =
       fmt::format("step {:>7}/{} {:5.1f}% | loss {:.4f}", grouped(r.step), grouped(total_steps),
                   100.0 * static_cast<double>(r.step) / static_cast<double>(total_steps), r.loss);
-  if (r.has_aux) text += fmt::format(" | aux {:.3f}", r.aux_loss);
-  if (r.has_z) text += fmt::format(" z {:.1e}", r.z_loss);
+  if (r.aux_loss) text += fmt::format(" | aux {:.3f}", *r.aux_loss);
+  if (r.z_loss) text += fmt::format("{} z {:.1e}", r.aux_loss ? "" : " |", *r.z_loss);
   text += fmt::format(" | gnorm {:.2f} | lr {:.2e} | {:.2f} s | {} tok/s{}", r.grad_norm, r.lr,
                       r.seconds, count_text(r.tokens / r.seconds / num_ranks),
                       num_ranks > 1 ? "/rank" : "");
   if (r.mfu > 0) text += fmt::format(" | {:.1f}% MFU", 100 * r.mfu);
   if (device_bytes > 0)
-    text += fmt::format(" | mem {:.0f}/{:.0f}", static_cast<double>(r.device_peak_bytes) / kGiB,
+    text += fmt::format(" | mem {:.0f}/{:.0f}", static_cast<double>(r.peak_bytes) / kGiB,
                         static_cast<double>(device_bytes) / kGiB);
   if (r.balance > 0) text += fmt::format(" | bal {:.2f} dead {}", r.balance, r.dead_experts);
   const double left = static_cast<double>(total_steps - r.step) * seconds_per_step_;
@@ -103,10 +114,10 @@ std::string banner(const RunConfig& config, const Mesh& mesh, const Backend& bac
                       count_text(static_cast<double>(count.total())),
                       count_text(static_cast<double>(count.active())), config.model.precision);
   text += fmt::format(
-      "tokens    {} / step (GBS {} x {}) | {} steps = {} tokens | {:.2g} tokens per "
-      "active parameter\n",
+      "tokens    {} / step (GBS {} x {}) | {} steps = {} tokens | {} tokens per active "
+      "parameter\n",
       count_text(step_tokens), global, config.model.seq, grouped(config.run.steps),
-      count_text(total_tokens), total_tokens / static_cast<double>(count.active()));
+      count_text(total_tokens), ratio_text(total_tokens / static_cast<double>(count.active())));
   const double peak = peak_flops(backend.device().name(), config.model.precision);
   text +=
       fmt::format("flops     {} / token ({} matmul + {} causal attention)",

@@ -36,9 +36,9 @@ DataSpec training_data_spec(const RunConfig& config, int64_t ranks) {
 
 DataSpec validation_data_spec(const RunConfig& config, int64_t ranks) {
   DataSpec spec = common_spec(config);
+  spec.split_index = 1;
   if (config.data.valid.empty()) {
     spec.paths = config.data.train;
-    spec.split_index = 1;
   } else {
     spec.paths = config.data.valid;
     spec.split.clear();

@@ -1,6 +1,7 @@
 #include "app/eval_command.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cmath>
@@ -26,13 +27,17 @@ struct Options {
   bool json = false;
 };
 
-// The configuration that the checkpoint carries, as a file that read_config can read.
+// The configuration that the checkpoint carries, as a file that read_config can read. Ranks of one
+// host have a file each.
 class StoredConfig {
  public:
   explicit StoredConfig(const Checkpoint& checkpoint)
       : path_(std::filesystem::temp_directory_path() /
-              fmt::format("ferry-eval-{}.toml", checkpoint.root().substr(0, 16))) {
-    std::ofstream(path_) << checkpoint.manifest().config;
+              fmt::format("ferry-eval-{}-{}.toml", checkpoint.root().substr(0, 16), ::getpid())) {
+    std::ofstream out(path_);
+    out << checkpoint.manifest().config << std::flush;
+    if (!out)
+      fail(ExitCode::Storage, "error: cannot write ", path_.string(), ": is the disk full?");
   }
   ~StoredConfig() {
     std::error_code ignored;
@@ -48,9 +53,14 @@ Checkpoint open_newest(const std::string& path, Control& control) {
   if (std::filesystem::exists(std::filesystem::path(path) / "MANIFEST.json"))
     return Checkpoint::open(path);
   Latest latest = find_latest(path, control);
-  if (!latest.checkpoint)
-    fail(ExitCode::Storage, "error: ", path, " is neither a checkpoint nor a run with one\n",
+  if (!latest.checkpoint) {
+    std::string rejected;
+    for (const Rejected& one : latest.rejected)
+      rejected += fmt::format("  why : {}: {}\n", one.directory.string(), one.reason);
+    fail(ExitCode::Storage, "error: ", path,
+         " is neither a checkpoint nor a run with an intact one\n", rejected,
          "  try : ferry ckpt list ", path);
+  }
   return std::move(*latest.checkpoint);
 }
 
@@ -65,7 +75,7 @@ ExitCode run(const Options& options, Runtime& runtime) {
     fail(ExitCode::Usage, "error: the run of this checkpoint had no validation data\n",
          "  try : --data PREFIX");
 
-  const Backend backend = choose_backend(config.run.backend, runtime);
+  const Backend backend = choose_backend(config.run.backend, config.model.precision, runtime);
   const auto stream = backend.device().make_stream("compute");
   Gpt model(config.gpt(), "none", static_cast<uint64_t>(config.run.seed));
   model.initialise(*stream, static_cast<uint64_t>(config.run.seed));

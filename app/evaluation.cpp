@@ -10,9 +10,9 @@
 namespace ferry {
 
 std::shared_ptr<const TokenDataset> open_validation_data(const RunConfig& config, int64_t ranks) {
-  if (config.data.valid.empty() && config.data.split.empty()) return nullptr;
-  const DataSpec spec = validation_data_spec(config, ranks);
-  return open_dataset(spec);
+  if (config.data.kind != "synthetic" && config.data.valid.empty() && config.data.split.empty())
+    return nullptr;
+  return open_dataset(validation_data_spec(config, ranks));
 }
 
 EvaluationResult evaluate(Gpt& model, Stream& stream, const RunConfig& config,

@@ -10,12 +10,13 @@
 
 namespace ferry {
 
-/// The dataset of `data.valid` (or of part 1 of `data.split`); null if neither is set.
+/// The dataset of `data.valid` (or of part 1 of `data.split`); null if neither is set. Synthetic data
+/// always has one.
 std::shared_ptr<const TokenDataset> open_validation_data(const RunConfig& config, int64_t ranks);
 
 struct EvaluationResult {
-  double loss = 0;       // mean over tokens, nats
-  double tokens = 0;     // over all ranks
+  double loss = 0;    // mean over tokens, nats
+  double tokens = 0;  // over all ranks
 };
 
 /// The mean token loss over `num_batches` global batches from the start of the dataset (fewer if it

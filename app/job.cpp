@@ -7,27 +7,36 @@
 namespace ferry {
 namespace {
 
-// Lets the first failing rank's message out before others, which fail because of it, add theirs.
-constexpr std::chrono::milliseconds kLetOthersSpeak{200};
+// The start of the job's end: of ranks that fail alike, rank 0 is to be heard.
+constexpr std::chrono::milliseconds kRankZeroSpeaksFirst{400};
+// The launcher forwards a message before it ends the job.
+constexpr std::chrono::milliseconds kMessageTravels{100};
 
 }  // namespace
 
 void print_error(const Error& error, int rank, int size) {
   std::string text = error.what();
   if (!text.starts_with("error")) text = "error: " + text;
-  if (size > 1) text = concat("[rank ", rank, "] ", text);
+  if (size > 1 && error.code() != ExitCode::Usage) text = concat("[rank ", rank, "] ", text);
   std::cerr << text << std::endl;
 }
 
 int run_job(const std::function<ExitCode(Runtime&)>& body) {
-  const std::unique_ptr<Runtime> runtime = Runtime::start();
+  std::unique_ptr<Runtime> runtime;
+  try {
+    runtime = Runtime::start();
+  } catch (const Error& error) {  // there is no rank yet to choose who speaks
+    print_error(error, 0, 1);
+    return static_cast<int>(error.code());
+  }
   const auto stop = [&](const Error& error) {
-    const bool alike = error.code() == ExitCode::Usage;
-    if (!alike || runtime->rank() == 0)
-      print_error(error, alike ? 0 : runtime->rank(), alike ? 1 : runtime->size());
     const int code = static_cast<int>(error.code());
-    if (runtime->size() > 1) {
-      if (runtime->rank() != 0 || !alike) std::this_thread::sleep_for(kLetOthersSpeak);
+    const bool many = runtime->size() > 1;
+    // What every rank throws alike is said once: rank 0 ends the job before the others speak.
+    if (runtime->rank() != 0) std::this_thread::sleep_for(kRankZeroSpeaksFirst);
+    print_error(error, runtime->rank(), runtime->size());
+    if (many) {
+      std::this_thread::sleep_for(kMessageTravels);
       runtime->abort(code);
     }
     return code;

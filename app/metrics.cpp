@@ -1,33 +1,109 @@
 #include "app/metrics.h"
 
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <ctime>
+#include <optional>
+
 #include "core/check.h"
 
 namespace ferry {
+namespace {
 
-JsonLines::JsonLines(const std::filesystem::path& path) : path_(path), out_(path, std::ios::app) {
-  if (!out_) fail(ExitCode::Storage, "cannot append to ", path.string(), ": check its permissions");
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail_to_write(const fs::path& path) {
+  fail(ExitCode::Storage, "error: cannot write ", path.string(),
+       "\n  why : no permission, or the disk is full\n  try : make room, then the same command");
+}
+
+std::string read_text(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+void write_text(const fs::path& path, const std::string& text, std::ios::openmode mode) {
+  std::ofstream out(path, std::ios::binary | mode);
+  out << text << std::flush;
+  if (!out) fail_to_write(path);
+}
+
+std::optional<int64_t> step_of(const std::string& line) {
+  const auto object = nlohmann::json::parse(line, nullptr, false);
+  if (!object.is_object() || !object.contains("step") || !object["step"].is_number_integer())
+    return std::nullopt;
+  return object["step"].get<int64_t>();
+}
+
+}  // namespace
+
+JsonLines::JsonLines(const fs::path& path) : path_(path) {
+  if (fs::is_regular_file(path)) {
+    const std::string text = read_text(path);
+    const size_t whole = text.rfind('\n') + 1;  // 0 if there is none
+    std::error_code error;
+    if (whole < text.size()) fs::resize_file(path, whole, error);
+    if (error) fail_to_write(path);
+  }
+  out_.open(path, std::ios::app);
+  if (!out_) fail_to_write(path);
 }
 
 void JsonLines::write(const nlohmann::ordered_json& object) {
   out_ << object.dump() << '\n' << std::flush;
-  if (!out_) fail(ExitCode::Storage, "writing to ", path_.string(), " failed: is the disk full?");
+  if (!out_) fail_to_write(path_);
 }
 
-void cut_metrics_after(const std::filesystem::path& run_dir, int64_t step) {
-  const std::filesystem::path path = run_dir / "metrics.jsonl";
+nlohmann::ordered_json metrics_line(const StepReport& r, const MetricsContext& context) {
+  nlohmann::ordered_json line = {
+      {"step", r.step}, {"samples", r.samples}, {"tokens", r.total_tokens},
+      {"loss", r.loss}, {"lr", r.lr},           {"grad_norm", r.grad_norm}};
+  if (r.aux_loss) line["aux_loss"] = *r.aux_loss;
+  if (r.z_loss) line["z_loss"] = *r.z_loss;
+  if (r.valid_loss) line["valid_loss"] = *r.valid_loss;
+  line["step_s"] = r.seconds;
+  line["tokens_per_s"] = r.tokens / r.seconds;
+  line["tflops"] = r.flops / r.seconds / 1e12 / context.num_ranks;
+  if (r.mfu > 0) line["mfu"] = r.mfu;
+  line["skipped"] = 0;
+  line["nonfinite"] = 0;
+  line[context.on_gpu ? "device_peak_bytes" : "host_bytes"] = r.peak_bytes;
+  if (context.on_gpu) line["pinned_bytes"] = r.pinned_bytes;
+  line["optimizer_s"] = r.optimizer_seconds;
+  line["exposed_s"] = {{"data", r.data_seconds}};
+  if (!r.expert_tokens.empty()) line["expert_tokens"] = r.expert_tokens;
+  return line;
+}
+
+nlohmann::ordered_json nonfinite_line(const StepReport& r) {
+  return {{"step", r.step},           {"samples", r.samples}, {"loss", r.loss},
+          {"grad_norm", r.grad_norm}, {"skipped", 1},         {"nonfinite", 1}};
+}
+
+nlohmann::ordered_json event(const std::string& name, int64_t step) {
+  return {{"time", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
+          {"event", name},
+          {"step", step}};
+}
+
+void cut_metrics_after(const fs::path& run_dir, int64_t step) {
+  const fs::path path = run_dir / "metrics.jsonl";
   std::ifstream in(path);
   if (!in) return;
   std::string kept, cut, line;
   while (std::getline(in, line)) {
-    const auto object = nlohmann::json::parse(line, nullptr, false);
-    if (object.is_discarded() || !object.contains("step")) continue;
-    (object["step"].get<int64_t>() <= step ? kept : cut) += line + '\n';
+    if (in.eof()) break;  // torn: its line feed is missing
+    if (const std::optional<int64_t> at = step_of(line)) (*at <= step ? kept : cut) += line + '\n';
   }
   in.close();
-  const std::filesystem::path next = run_dir / "metrics.jsonl.next";
-  std::ofstream(next) << kept;
-  if (!cut.empty()) std::ofstream(run_dir / "metrics.jsonl.1", std::ios::app) << cut;
-  std::filesystem::rename(next, path);
+  // First the copy of what is cut, then the one rename: a failure in between loses nothing.
+  const fs::path next = run_dir / "metrics.jsonl.next";
+  write_text(next, kept, std::ios::trunc);
+  if (!cut.empty()) write_text(run_dir / "metrics.jsonl.1", cut, std::ios::app);
+  std::error_code error;
+  fs::rename(next, path, error);
+  if (error) fail_to_write(path);
 }
 
 }  // namespace ferry

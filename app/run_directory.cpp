@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/version.h"
+#include "checkpoint/directory.h"
 #include "core/check.h"
 
 namespace ferry {
@@ -33,21 +34,27 @@ fs::path name_aside(const fs::path& dir) {
 }  // namespace
 
 bool holds_a_run(const fs::path& dir) {
-  for (const char* trace : {"metrics.jsonl", "resolved.toml", "events.jsonl", "LATEST"})
-    if (fs::exists(dir / trace)) return true;
-  return fs::exists(dir / "ckpt") && !fs::is_empty(dir / "ckpt");
+  const fs::path metrics = dir / "metrics.jsonl";
+  if (fs::exists(dir / "LATEST") || (fs::is_regular_file(metrics) && !fs::is_empty(metrics)))
+    return true;
+  if (!fs::is_directory(dir / "ckpt")) return false;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir / "ckpt"))
+    if (entry.path().filename().string().starts_with("step-")) return true;
+  return false;
 }
 
-std::string prepare_run_directory(const fs::path& dir, bool fresh, bool resuming) {
+std::string prepare_run_directory(const fs::path& dir, bool fresh, bool continues) {
   std::string aside;
   try {
-    if (holds_a_run(dir) && !resuming) {
+    if (holds_a_run(dir) && (fresh || !continues)) {
       if (!fresh)
-        fail(ExitCode::Usage, "error: ", dir.string(),
-             " holds an earlier run, and there is no checkpoint to resume from\n",
-             "  why : starting from scratch there would mix two runs\n",
-             "  try : run.fresh=true (the old directory is renamed, not deleted), or another "
-             "run.dir");
+        fail(
+            ExitCode::Usage, "error: ", dir.string(),
+            " holds an earlier run, and this start would not continue it\n",
+            "  why : it has no checkpoint to resume from, or another start was asked for; two runs "
+            "would mix\n",
+            "  try : run.fresh=true (the old directory is renamed, not deleted), or another "
+            "run.dir");
       const fs::path old = name_aside(dir);
       fs::rename(dir, old);
       aside = old.string();
@@ -59,6 +66,22 @@ std::string prepare_run_directory(const fs::path& dir, bool fresh, bool resuming
          "\n  try : another run.dir, or check its permissions");
   }
   return aside;
+}
+
+void refuse_other_branch(const fs::path& dir, int64_t step, bool fresh) {
+  const std::vector<int64_t> steps = list_steps(posix_file_system(), dir);
+  if (fresh || steps.empty() || steps.back() <= step) return;
+  fail(ExitCode::Usage, "error: ", dir.string(), " has a checkpoint of step ", steps.back(),
+       ", and this start begins at step ", step,
+       "\n  --> checkpoint.resume, checkpoint.weights_only\n  why : the next start with "
+       "checkpoint.resume=auto would take the later one for its own\n  try : another run.dir, or "
+       "move the later checkpoints away");
+}
+
+bool is_inside(const fs::path& path, const fs::path& dir) {
+  const fs::path relative =
+      fs::weakly_canonical(path).lexically_relative(fs::weakly_canonical(dir));
+  return !relative.empty() && *relative.begin() != "..";
 }
 
 void describe_run(const fs::path& dir, const RunConfig& config, const Mesh& mesh,

@@ -4,6 +4,7 @@
 //
 //   resolved.toml command.txt env.json grid.txt log/run.log metrics.jsonl events.jsonl ckpt/
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
@@ -12,13 +13,22 @@
 
 namespace ferry {
 
-/// Refuses, before anything is written, to start from scratch where an earlier run left something:
-/// Error(ExitCode::Usage) says what it found and offers run.fresh=true or another run.dir.
-/// With `fresh` the old directory is renamed aside, never deleted; returns its new name or "".
-std::string prepare_run_directory(const std::filesystem::path& dir, bool fresh, bool resuming);
+/// Takes the directory, and makes log/ in it. Refuses, before anything is written, to start anew
+/// where an earlier run left something: Error(ExitCode::Usage) says what it found and offers
+/// run.fresh=true or another run.dir. With `fresh` the old directory is renamed aside, never
+/// deleted; returns its new name or "". `continues`: the start goes on from a checkpoint's step.
+std::string prepare_run_directory(const std::filesystem::path& dir, bool fresh, bool continues);
 
-/// True if the directory holds anything of an earlier run.
+/// Error(ExitCode::Usage) if a start that is at `step` would leave checkpoints of later steps in
+/// the directory, which resume=auto would then take for its own.
+void refuse_other_branch(const std::filesystem::path& dir, int64_t step, bool fresh);
+
+/// True if the directory holds metrics or checkpoints, whole or not, of an earlier run. What a
+/// start writes before its first step does not count.
 bool holds_a_run(const std::filesystem::path& dir);
+
+/// True if `path` is `dir` or anything under it, after links are followed.
+bool is_inside(const std::filesystem::path& path, const std::filesystem::path& dir);
 
 /// Writes what describes the start.
 void describe_run(const std::filesystem::path& dir, const RunConfig& config, const Mesh& mesh,

@@ -51,7 +51,9 @@ struct RunTable {
                 .allowed = {"auto", "cpu", "cuda"}},
           &RunTable::backend);
     visit(Field{.key = "deterministic",
-                .doc = "same bits in every run on GPUs; the CPU always gives them"},
+                .doc =
+                    "same bits in every run with the same ranks; in this version always so, on the "
+                    "CPU and on GPUs"},
           &RunTable::deterministic);
     visit(
         Field{
@@ -253,7 +255,7 @@ struct OptimizerTable {
 struct CheckpointTable {
   int64_t every = 0;
   int64_t keep = 3;
-  bool async = true;
+  bool async = false;
   std::string resume = "auto";
   bool weights_only = false;
   bool save_at_exit = true;
@@ -271,13 +273,15 @@ struct CheckpointTable {
                 .range = at_least(0),
                 .zero = "all"},
           &CheckpointTable::keep);
-    visit(Field{.key = "async", .doc = "write while training goes on"}, &CheckpointTable::async);
+    visit(Field{.key = "async", .doc = "write while training goes on (not in this version)"},
+          &CheckpointTable::async);
     visit(Field{.key = "resume", .doc = "auto: the newest that verifies; none; or a path"},
           &CheckpointTable::resume);
     visit(
         Field{.key = "weights_only", .doc = "take the weights of the checkpoint and nothing else"},
         &CheckpointTable::weights_only);
-    visit(Field{.key = "save_at_exit", .doc = "save when a run ends or is stopped"},
+    visit(Field{.key = "save_at_exit",
+                .doc = "save when a run ends; one that is asked to stop always saves"},
           &CheckpointTable::save_at_exit);
     visit(Field{.key = "verify_after_save", .doc = "read every checkpoint back"},
           &CheckpointTable::verify_after_save);
@@ -363,7 +367,7 @@ struct DebugTable {
                 .range = at_least(0)},
           &DebugTable::delay_compute_us);
     visit(Field{.key = "nonfinite_at_step",
-                .doc = "make the loss infinite at this step",
+                .doc = "make a gradient NaN at this step",
                 .range = at_least(1)},
           &DebugTable::nonfinite_at_step);
     visit(Field{.key = "dump_routing", .doc = "write the experts of every token"},

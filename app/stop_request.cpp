@@ -43,8 +43,10 @@ StopRequest::StopRequest(std::filesystem::path run_dir, std::optional<double> ti
 
 Request StopRequest::poll(bool watches_files) {
   Request request;
-  request.save = save_signals != 0;
-  save_signals = 0;
+  if (save_signals != 0) {  // cleared only when seen: a signal that comes in between is kept
+    save_signals = 0;
+    request.save = true;
+  }
   request.stop = stop_signals != 0;
   if (deadline_ && std::chrono::steady_clock::now() >= *deadline_) request.stop = true;
   if (watches_files) {

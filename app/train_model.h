@@ -26,9 +26,7 @@ class TrainModel {
   void micro_batch(const Batch& batch, int64_t step, bool last);
   void finish_backward() { reducer_->finish(stream_); }
   /// See Optimizer. num_tokens: of the global batch.
-  double gradient_norm(double num_tokens) {
-    return optimizer_->gradient_norm(stream_, num_tokens);
-  }
+  double gradient_norm(double num_tokens) { return optimizer_->gradient_norm(stream_, num_tokens); }
   /// Returns the learning rate used.
   double update(int64_t step, double num_tokens, double gradient_norm);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "core/check.h"
 #include "core/ops/elementwise.h"
@@ -47,6 +48,18 @@ std::vector<int> deal_out(const std::vector<NamedTensor>& tensors, int size) {
     *least += tensors[i].tensor.bytes();
   }
   return owner;
+}
+
+// A model with fewer layers would find every tensor it wants, and drop the others without a word.
+void refuse_left_over(const Checkpoint& checkpoint, const std::vector<Parameter*>& parameters) {
+  std::set<std::string> known;
+  for (const Parameter* parameter : parameters) known.insert("model/" + parameter->name);
+  for (const StoredTensor& stored : checkpoint.manifest().tensors)
+    if (stored.name.starts_with("model/") && !known.contains(stored.name))
+      fail(ExitCode::Storage, "error: ", checkpoint.directory().string(),
+           " is of another model\n  --> ", stored.name, " ", stored.shape,
+           "\n  why : the model of this configuration has no such tensor\n  try : the [model] and "
+           "[moe] tables that ferry ckpt show prints");
 }
 
 LoadReport load_tensors(Stream& stream, const Checkpoint& checkpoint,
@@ -102,6 +115,7 @@ StateSnapshot::StateSnapshot(Stream& stream, const std::vector<Parameter*>& para
 LoadReport load_state(Stream& stream, const Checkpoint& checkpoint,
                       const std::vector<Parameter*>& parameters, StateStore& store,
                       bool weights_only) {
+  refuse_left_over(checkpoint, parameters);
   std::vector<NamedTensor> tensors = tensors_of(parameters, store);
   if (weights_only)
     std::erase_if(tensors, [](const NamedTensor& t) { return !t.name.starts_with("model/"); });
@@ -115,6 +129,7 @@ LoadReport load_state(Stream& stream, const Checkpoint& checkpoint,
 
 LoadReport load_weights(Stream& stream, const Checkpoint& checkpoint,
                         const std::vector<Parameter*>& parameters) {
+  refuse_left_over(checkpoint, parameters);
   LoadReport total;
   for (const Parameter* parameter : parameters) {
     const DType stored = accumulate_dtype(parameter->dtype);

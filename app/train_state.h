@@ -35,8 +35,9 @@ class StateSnapshot {
   std::vector<SliceToSave> slices_;
 };
 
-/// Fills masters, moments and values from the checkpoint; with weights_only the moments stay as they
-/// are. Error(ExitCode::Storage) names a tensor that is absent or has another shape.
+/// Fills masters, moments and values from the checkpoint; with weights_only the moments stay as
+/// they are. Error(ExitCode::Storage) names a tensor that is absent, has another shape, or is of
+/// no parameter.
 LoadReport load_state(Stream& stream, const Checkpoint& checkpoint,
                       const std::vector<Parameter*>& parameters, StateStore& store,
                       bool weights_only);

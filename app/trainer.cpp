@@ -15,9 +15,11 @@
 #include "app/metrics.h"           // metrics.jsonl, events.jsonl
 #include "app/model/cost_model.h"  // FLOPs and bytes
 #include "app/run_directory.h"     // runs/NAME
+#include "app/step_report.h"       // the numbers of a step
 #include "app/stop_request.h"      // signals, STOP, SAVE, time limit
 #include "app/train_model.h"       // model, gradients (optim), optimizer, state
 #include "app/train_state.h"       // what a checkpoint holds
+#include "app/version.h"           // who wrote a checkpoint
 #include "checkpoint/directory.h"  // attempts and names
 #include "checkpoint/latest.h"     // the newest checkpoint that verifies
 #include "core/host_copy.h"
@@ -42,6 +44,12 @@ MeshSizes mesh_sizes(const ParallelTable& parallel) {
   return sizes;
 }
 
+Backend open_backend(const RunConfig& config, Runtime& runtime) {
+  Backend backend = choose_backend(config.run.backend, config.model.precision, runtime);
+  backend.device().set_poison_memory(config.debug.poison_memory);
+  return backend;
+}
+
 }  // namespace
 
 struct Trainer::Parts {
@@ -50,9 +58,9 @@ struct Trainer::Parts {
   ExitCode run();
   StepReport train_step();
   std::vector<double> read_totals(double tokens, const Request& request);
-  void fill_balance(StepReport& report, std::span<const double> expert_tokens);
+  [[noreturn]] void stop_for_nonfinite(const StepReport& report);
   void log_step(const StepReport& report);
-  void evaluate_now();
+  double evaluate_now();
   void save(const std::string& why);
   std::string resume();
   bool main_rank() const { return runtime.rank() == 0; }
@@ -60,6 +68,7 @@ struct Trainer::Parts {
   const RunConfig config;
   Runtime& runtime;
   const std::filesystem::path dir;
+  StopRequest stop_request;  // early: the time limit includes the start, and signals are kept
   Mesh mesh;
   Backend backend;
   MeshGroups groups;
@@ -74,15 +83,12 @@ struct Trainer::Parts {
   std::unique_ptr<Console> console;
   JsonLines metrics;
   JsonLines events;
-  std::unique_ptr<StopRequest> stop_request;
 
   Progress progress;
-  std::vector<int64_t> expert_tokens;  // of the last step: [MoE layers * experts]
-  Request request;                     // of any rank, agreed in the last step
+  Request request;  // of any rank, agreed in the last step
   Attempt attempt;
   std::optional<CheckpointName> parent;
   int64_t saved_step = -1;
-  std::optional<double> valid_loss;
 };
 
 Trainer::Trainer(const RunConfig& config, Runtime& runtime, const std::string& command_line)
@@ -97,12 +103,12 @@ Trainer::Parts::Parts(const RunConfig& config_in, Runtime& runtime_in,
     : config(config_in),
       runtime(runtime_in),
       dir(config.run.dir),
+      stop_request(dir, config.run.time_limit_minutes),
       mesh(runtime.size(), mesh_sizes(config.parallel)),
-      backend(choose_backend(config.run.backend, runtime)),
+      backend(open_backend(config, runtime)),
       groups(mesh, *backend.world),
       stream(backend.device().make_stream("compute")),
       model(config, *stream, groups) {
-  backend.device().set_poison_memory(config.debug.poison_memory);
   train_data = open_dataset(training_data_spec(config, runtime.size()));
   valid_data = open_validation_data(config, runtime.size());
 
@@ -121,14 +127,13 @@ Trainer::Parts::Parts(const RunConfig& config_in, Runtime& runtime_in,
     cut_metrics_after(dir, progress.step);
     metrics = JsonLines(dir / "metrics.jsonl");
     events = JsonLines(dir / "events.jsonl");
-    events.write({{"event", "start"},
-                  {"step", progress.step},
-                  {"ranks", runtime.size()},
-                  {"resume", resumed}});
+    nlohmann::ordered_json start = event("start", progress.step);
+    start["ranks"] = runtime.size();
+    start["resume"] = resumed;
+    events.write(start);
   }
   console->line(
       banner(config, mesh, backend, runtime.host_name(), train_data->describe(), resumed));
-  stop_request = std::make_unique<StopRequest>(dir, config.run.time_limit_minutes);
 }
 
 // Finds out where this run begins, and takes the run directory. Says what it did.
@@ -138,6 +143,9 @@ std::string Trainer::Parts::resume() {
   std::string notes;
   if (wanted != "auto" && wanted != "none") {
     checkpoint = Checkpoint::open(wanted);
+    if (config.run.fresh && is_inside(wanted, dir))
+      fail(ExitCode::Usage, "error: run.fresh would rename the directory that ", wanted,
+           " is in\n  --> run.fresh, checkpoint.resume\n  try : another run.dir");
   } else if (wanted == "auto" && !config.run.fresh) {
     Latest latest = find_latest(dir, runtime.control());
     for (const Rejected& rejected : latest.rejected)
@@ -149,8 +157,14 @@ std::string Trainer::Parts::resume() {
     checkpoint = std::move(latest.checkpoint);
   }
 
+  if (config.checkpoint.weights_only && !checkpoint)
+    fail(ExitCode::Usage, "error: checkpoint.weights_only, but ", dir.string(),
+         " has no checkpoint to take weights from\n  try : checkpoint.resume=PATH of a checkpoint");
+  const bool continues = checkpoint && !config.checkpoint.weights_only;
+  if (checkpoint) refuse_other_branch(dir, continues ? checkpoint->step() : 0, config.run.fresh);
+
   std::string aside;
-  if (main_rank()) aside = prepare_run_directory(dir, config.run.fresh, checkpoint.has_value());
+  if (main_rank()) aside = prepare_run_directory(dir, config.run.fresh, continues);
   runtime.control().barrier("run directory");
   attempt = begin_attempt(dir, runtime.control());
   for (const std::string& removed : attempt.removed)
@@ -188,31 +202,28 @@ ExitCode Trainer::Parts::run() {
   if (config.debug.save_step_0 && progress.step == 0) save("debug.save_step_0");
 
   while (progress.step < end && !request.stop) {
-    const StepReport report = train_step();
+    StepReport report = train_step();
     const bool at_eval = config.run.eval_every > 0 && valid_data &&
                          (report.step % config.run.eval_every == 0 || report.step == end);
-    valid_loss.reset();
-    if (at_eval) evaluate_now();
+    if (at_eval) report.valid_loss = evaluate_now();
     log_step(report);
     const bool at_save = config.checkpoint.every > 0 && report.step % config.checkpoint.every == 0;
     if (at_save || request.save) save(at_save ? "checkpoint.every" : "requested");
   }
-  if (config.checkpoint.save_at_exit && saved_step != progress.step)
+  // Exit code 76 promises a save.
+  if ((config.checkpoint.save_at_exit || request.stop) && saved_step != progress.step)
     save(request.stop ? "stop requested" : "end");
 
   const bool stopped = request.stop && progress.step < end;
   const double seconds = seconds_since(start);
-  if (progress.step > first_step)
-    console->line(fmt::format(
-        "{} at step {} of {} | {} tokens in {} | {} tok/s", stopped ? "stopped" : "done",
-        progress.step, config.run.steps,
-        count_text(static_cast<double>((progress.step - first_step) *
-                                       config.global_batch(runtime.size()) * config.model.seq)),
-        duration_text(seconds),
-        count_text(static_cast<double>((progress.step - first_step) *
-                                       config.global_batch(runtime.size()) * config.model.seq) /
-                   seconds)));
-  if (main_rank()) events.write({{"event", stopped ? "stopped" : "done"}, {"step", progress.step}});
+  const auto tokens = static_cast<double>((progress.step - first_step) *
+                                          config.global_batch(runtime.size()) * config.model.seq);
+  if (tokens > 0)
+    console->line(fmt::format("{} at step {} of {} | {} tokens in {} | {} tok/s",
+                              stopped ? "stopped" : "done", progress.step, config.run.steps,
+                              count_text(tokens), duration_text(seconds),
+                              count_text(tokens / seconds)));
+  if (main_rank()) events.write(event(stopped ? "stopped" : "done", progress.step));
   return stopped ? ExitCode::Stopped : ExitCode::Done;
 }
 
@@ -241,7 +252,7 @@ StepReport Trainer::Parts::train_step() {
   if (config.debug.nonfinite_at_step == report.step)
     fill(*stream, model.parameters().front()->grad, std::numeric_limits<double>::quiet_NaN());
 
-  const Request own = stop_request->poll(main_rank());
+  const Request own = stop_request.poll(main_rank());
   const std::vector<double> sums = read_totals(tokens, own);
   const double global_tokens = sums[1];
   const double mean_of =
@@ -249,35 +260,45 @@ StepReport Trainer::Parts::train_step() {
       static_cast<double>(std::max<size_t>(1, model.gpt().expert_count_names().size()));
   report.loss = sums[0] / global_tokens;
   report.tokens = global_tokens;
-  report.has_aux = model.totals().all().contains("aux_loss");
-  report.has_z = model.totals().all().contains("z_loss");
-  report.aux_loss = sums[2] / mean_of;
-  report.z_loss = sums[3] / mean_of;
+  if (model.totals().all().contains("aux_loss")) report.aux_loss = sums[2] / mean_of;
+  if (model.totals().all().contains("z_loss")) report.z_loss = sums[3] / mean_of;
   request = {sums[4] > 0, sums[5] > 0};
-  fill_balance(report, std::span(sums).subspan(6));
+  set_expert_tokens(report, std::span(sums).subspan(6), config.moe.experts);
 
+  const auto backward_done = Clock::now();
   report.grad_norm = model.gradient_norm(global_tokens);
-  if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm))
-    fail(ExitCode::Numerical, "error: non-finite numbers at step ", report.step, ": loss ",
-         report.loss, ", gradient norm ", report.grad_norm, "\n  --> samples ", progress.samples,
-         " to ", progress.samples + config.global_batch(runtime.size()) - 1,
-         "\n  why : the update was not made, so the last checkpoint (step ",
-         saved_step < 0 ? std::string("none") : std::to_string(saved_step),
-         ") is good\n  try : resume with a smaller optimizer.lr or optimizer.clip_norm");
+  if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) stop_for_nonfinite(report);
 
   report.lr = model.update(report.step, global_tokens, report.grad_norm);
   stream->record().wait_host();
+  report.optimizer_seconds = seconds_since(backward_done);
 
   progress.step = report.step;
   progress.samples = loader->consumed_samples();
   progress.tokens = progress.samples * config.model.seq;
+  report.samples = progress.samples;
+  report.total_tokens = progress.tokens;
   report.seconds = seconds_since(start);
   report.flops = flops_per_token(config.gpt()).total() *
                  static_cast<double>(config.global_batch(runtime.size()) * config.model.seq);
   const double peak = peak_flops(backend.device().name(), config.model.precision);
   if (peak > 0) report.mfu = report.flops / report.seconds / (peak * mesh.world());
-  report.device_peak_bytes = backend.device().memory().peak();
+  report.peak_bytes = backend.device().memory().peak();
+  report.pinned_bytes = backend.device().pinned_memory().current();
   return report;
+}
+
+void Trainer::Parts::stop_for_nonfinite(const StepReport& report) {
+  if (main_rank()) {
+    metrics.write(nonfinite_line(report));
+    events.write(event("nonfinite", report.step));
+  }
+  fail(ExitCode::Numerical, "error: non-finite numbers at step ", report.step, ": loss ",
+       report.loss, ", gradient norm ", report.grad_norm, "\n  --> samples ", progress.samples,
+       " to ", progress.samples + config.global_batch(runtime.size()) - 1,
+       "\n  why : the update was not made; the last checkpoint (",
+       saved_step < 0 ? "none yet" : concat("step ", saved_step),
+       ") is good\n  try : resume with a smaller optimizer.lr or optimizer.clip_norm");
 }
 
 // {loss, tokens, aux, z, save requests, stop requests, expert tokens...}, summed over ranks.
@@ -297,67 +318,31 @@ std::vector<double> Trainer::Parts::read_totals(double tokens, const Request& ow
   return sums;
 }
 
-void Trainer::Parts::fill_balance(StepReport& report, std::span<const double> counts) {
-  expert_tokens.assign(counts.begin(), counts.end());
-  const auto experts = static_cast<size_t>(config.moe.experts);
-  for (size_t at = 0; at + experts <= counts.size() && experts > 0; at += experts) {
-    const auto layer = counts.subspan(at, experts);
-    double sum = 0, largest = 0;
-    for (const double count : layer) {
-      sum += count;
-      largest = std::max(largest, count);
-      report.dead_experts += count == 0;
-    }
-    if (sum > 0)
-      report.balance = std::max(report.balance, largest * static_cast<double>(experts) / sum);
-  }
-}
-
 void Trainer::Parts::log_step(const StepReport& r) {
   const bool logs = r.step % config.run.log_every == 0 || r.step <= 3 || r.step == config.run.steps;
   if (logs)
     console->step(r, config.run.steps, runtime.size(),
                   backend.on_gpu() ? backend.device().total_bytes() : 0);
-  if (valid_loss) console->line(fmt::format("valid loss {:.4f} at step {}", *valid_loss, r.step));
+  if (r.valid_loss)
+    console->line(fmt::format("valid loss {:.4f} at step {}", *r.valid_loss, r.step));
   if (!main_rank()) return;
-  nlohmann::ordered_json line = {{"step", r.step},
-                                 {"samples", progress.samples},
-                                 {"tokens", progress.tokens},
-                                 {"loss", r.loss},
-                                 {"lr", r.lr},
-                                 {"grad_norm", r.grad_norm}};
-  if (r.has_aux) line["aux_loss"] = r.aux_loss;
-  if (r.has_z) line["z_loss"] = r.z_loss;
-  if (valid_loss) line["valid_loss"] = *valid_loss;
-  line["step_s"] = r.seconds;
-  line["tokens_per_s"] = r.tokens / r.seconds;
-  line["tflops"] = r.flops / r.seconds / 1e12 / mesh.world();
-  if (r.mfu > 0) line["mfu"] = r.mfu;
-  line["skipped"] = 0;
-  line["nonfinite"] = 0;
-  line[backend.on_gpu() ? "device_peak_bytes" : "host_bytes"] = r.device_peak_bytes;
-  if (backend.on_gpu()) line["pinned_bytes"] = backend.device().pinned_memory().current();
-  if (logs && !expert_tokens.empty()) {
-    nlohmann::ordered_json layers = nlohmann::ordered_json::array();
-    const auto experts = static_cast<std::ptrdiff_t>(config.moe.experts);
-    for (auto at = expert_tokens.begin(); at != expert_tokens.end(); at += experts)
-      layers.push_back(std::vector<int64_t>(at, at + experts));
-    line["expert_tokens"] = std::move(layers);
-  }
+  nlohmann::ordered_json line = metrics_line(r, {runtime.size(), backend.on_gpu()});
+  if (!logs) line.erase("expert_tokens");
   metrics.write(line);
 }
 
-void Trainer::Parts::evaluate_now() {
+double Trainer::Parts::evaluate_now() {
   const MeshCoordinates at = mesh.at(runtime.rank());
   const EvaluationResult result =
       evaluate(model.gpt(), *stream, config, valid_data, at.dp, mesh.dp(), *backend.world,
                backend.device(), config.run.eval_batches);
-  valid_loss = result.loss;
-  if (main_rank())
-    events.write({{"event", "evaluation"},
-                  {"step", progress.step},
-                  {"valid_loss", result.loss},
-                  {"tokens", result.tokens}});
+  if (main_rank()) {
+    nlohmann::ordered_json evaluation = event("evaluation", progress.step);
+    evaluation["valid_loss"] = result.loss;
+    evaluation["tokens"] = result.tokens;
+    events.write(evaluation);
+  }
+  return result.loss;
 }
 
 void Trainer::Parts::save(const std::string& why) {
@@ -374,7 +359,7 @@ void Trainer::Parts::save(const std::string& why) {
   save_request.descriptions = state_descriptions();
   save_request.config = resolved_toml(config);
   save_request.layout = fmt::format("world {} dp {}", mesh.world(), mesh.dp());
-  save_request.writer = "ferry 0.1.0";
+  save_request.writer = "ferry " + version_text();
   save_request.parent = parent;
   save_request.keep = config.checkpoint.keep == 0 ? std::numeric_limits<int>::max()
                                                   : static_cast<int>(config.checkpoint.keep);
@@ -388,13 +373,15 @@ void Trainer::Parts::save(const std::string& why) {
       "s, root {}",
       report.directory.string(), why, static_cast<double>(report.bytes) / 1e6, report.write_seconds,
       report.sync_seconds, report.verify_seconds, report.root.substr(0, 12)));
-  if (main_rank())
-    events.write({{"event", "saved"},
-                  {"step", progress.step},
-                  {"why", why},
-                  {"bytes", report.bytes},
-                  {"seconds", report.seconds},
-                  {"root", report.root}});
+  if (main_rank()) {
+    nlohmann::ordered_json saved = event("saved", progress.step);
+    saved["why"] = why;
+    saved["directory"] = report.directory.string();
+    saved["bytes"] = report.bytes;
+    saved["seconds"] = report.seconds;
+    saved["root"] = report.root;
+    events.write(saved);
+  }
 }
 
 }  // namespace ferry

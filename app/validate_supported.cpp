@@ -136,6 +136,9 @@ const std::vector<Exclusion>& unsupported_features() {
           {"cuda_graph.impl"}, [](const RunConfig& c) { return c.cuda_graph.impl != "none"; },
           "the capture of CUDA graphs", "cuda_graph.impl = none"),
       missing(
+          {"checkpoint.async"}, [](const RunConfig& c) { return c.checkpoint.async; },
+          "a save beside training", "checkpoint.async = false"),
+      missing(
           {"data.document_mask"}, [](const RunConfig& c) { return c.data.document_mask; },
           "the document mask", "data.document_mask = false"),
       missing(

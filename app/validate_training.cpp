@@ -116,6 +116,11 @@ void validate_training(const RunConfig& config, int64_t ranks, Violations& viola
                    fmt::format("the run has {} steps", config.run.steps),
                    fmt::format("at most {}", config.run.steps));
   }
+  if (config.checkpoint.keep == 1) {
+    violations.add({"checkpoint.keep"}, "checkpoint.keep is 1",
+                   "if the only checkpoint turned out to be damaged, nothing would be left",
+                   "2 or more, or 0 to keep all");
+  }
   if (config.checkpoint.resume.empty()) {
     violations.add({"checkpoint.resume"}, "checkpoint.resume is empty",
                    "it names what to resume from", "auto, none or a path");

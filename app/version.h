@@ -11,8 +11,8 @@ class App;
 
 namespace ferry {
 
-std::string version_text();     // "0.1.0"
-std::string git_revision();     // "1a2b3c4" or "1a2b3c4-dirty"; "unknown" outside a checkout
+std::string version_text();  // "0.1.0"
+std::string git_revision();  // "1a2b3c4" or "1a2b3c4-dirty"; "unknown" outside a checkout
 nlohmann::ordered_json version_json();
 
 /// ferry version [--json]

@@ -14,14 +14,14 @@ namespace ferry {
 /// Exit codes of the `ferry` program. Scripts rely on them; see docs/errors.md.
 enum class ExitCode : int {
   Done = 0,
-  Internal = 1,    // a bug in Ferry
-  Usage = 2,       // command line or configuration
-  Data = 3,        // training data or tokenizer
-  Storage = 4,     // checkpoint or file system
-  Resource = 5,    // no such device, not enough memory
-  Numerical = 6,   // non-finite loss or gradient
-  Lost = 75,       // a rank or a connection was lost or hung: restart
-  Stopped = 76,    // stopped on request or time limit after a save: requeue
+  Internal = 1,   // a bug in Ferry
+  Usage = 2,      // command line or configuration
+  Data = 3,       // training data or tokenizer
+  Storage = 4,    // checkpoint or file system
+  Resource = 5,   // no such device, not enough memory
+  Numerical = 6,  // non-finite loss or gradient
+  Lost = 75,      // a rank or a connection was lost or hung: restart
+  Stopped = 76,   // stopped on request or time limit after a save: requeue
 };
 
 class Error : public std::runtime_error {
@@ -55,9 +55,9 @@ namespace detail {
 
 /// CHECK(rows == x.dim(0), "rows ", rows, " but x has ", x.dim(0)) throws an Internal error that
 /// quotes the expression, file and line.
-#define CHECK(condition, ...)                                                             \
-  do {                                                                                    \
-    if (!(condition)) [[unlikely]]                                                        \
-      ::ferry::detail::check_failed(#condition, __FILE__, __LINE__,                       \
-                                    ::ferry::concat("" __VA_OPT__(, ) __VA_ARGS__));      \
+#define CHECK(condition, ...)                                                        \
+  do {                                                                               \
+    if (!(condition)) [[unlikely]]                                                   \
+      ::ferry::detail::check_failed(#condition, __FILE__, __LINE__,                  \
+                                    ::ferry::concat("" __VA_OPT__(, ) __VA_ARGS__)); \
   } while (false)

@@ -112,4 +112,15 @@ int num_cuda_devices() {
   return 0;
 }
 
+std::vector<std::pair<std::string, std::string>> cuda_library_versions() {
+  // Both CUDA numbers are 1000 * major + 10 * minor, cuBLAS's is 10000 * major + 100 * minor + patch.
+  int runtime = 0, driver = 0;
+  CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+  CUDA_CHECK(cudaDriverGetVersion(&driver));
+  const auto cublas = static_cast<int>(cublasLtGetVersion());
+  return {{"cuda", concat(runtime / 1000, '.', runtime % 1000 / 10)},
+          {"driver for cuda", concat(driver / 1000, '.', driver % 1000 / 10)},
+          {"cublas", concat(cublas / 10000, '.', cublas % 10000 / 100, '.', cublas % 100)}};
+}
+
 }  // namespace ferry

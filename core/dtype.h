@@ -16,23 +16,33 @@ enum class DType : uint8_t { F32, F64, BF16, I32, I64, U8 };
 constexpr size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::F64:
-    case DType::I64: return 8;
+    case DType::I64:
+      return 8;
     case DType::F32:
-    case DType::I32: return 4;
-    case DType::BF16: return 2;
-    case DType::U8: return 1;
+    case DType::I32:
+      return 4;
+    case DType::BF16:
+      return 2;
+    case DType::U8:
+      return 1;
   }
   return 0;
 }
 
 constexpr std::string_view name_of(DType dtype) {
   switch (dtype) {
-    case DType::F32: return "f32";
-    case DType::F64: return "f64";
-    case DType::BF16: return "bf16";
-    case DType::I32: return "i32";
-    case DType::I64: return "i64";
-    case DType::U8: return "u8";
+    case DType::F32:
+      return "f32";
+    case DType::F64:
+      return "f64";
+    case DType::BF16:
+      return "bf16";
+    case DType::I32:
+      return "i32";
+    case DType::I64:
+      return "i64";
+    case DType::U8:
+      return "u8";
   }
   return "?";
 }
@@ -56,23 +66,39 @@ struct BFloat16 {
 template <class T>
 struct DTypeOf;
 template <>
-struct DTypeOf<float> { static constexpr DType value = DType::F32; };
+struct DTypeOf<float> {
+  static constexpr DType value = DType::F32;
+};
 template <>
-struct DTypeOf<double> { static constexpr DType value = DType::F64; };
+struct DTypeOf<double> {
+  static constexpr DType value = DType::F64;
+};
 template <>
-struct DTypeOf<BFloat16> { static constexpr DType value = DType::BF16; };
+struct DTypeOf<BFloat16> {
+  static constexpr DType value = DType::BF16;
+};
 template <>
-struct DTypeOf<int32_t> { static constexpr DType value = DType::I32; };
+struct DTypeOf<int32_t> {
+  static constexpr DType value = DType::I32;
+};
 template <>
-struct DTypeOf<int64_t> { static constexpr DType value = DType::I64; };
+struct DTypeOf<int64_t> {
+  static constexpr DType value = DType::I64;
+};
 template <>
-struct DTypeOf<uint8_t> { static constexpr DType value = DType::U8; };
+struct DTypeOf<uint8_t> {
+  static constexpr DType value = DType::U8;
+};
 
 /// The type in which values of T are added and multiplied: double for double, else float.
 template <class T>
-struct ComputeType { using type = float; };
+struct ComputeType {
+  using type = float;
+};
 template <>
-struct ComputeType<double> { using type = double; };
+struct ComputeType<double> {
+  using type = double;
+};
 template <class T>
 using compute_t = typename ComputeType<T>::type;
 
@@ -86,10 +112,14 @@ constexpr DType accumulate_dtype(DType dtype) {
 template <class Body>
 decltype(auto) dispatch_float(DType dtype, Body&& body) {
   switch (dtype) {
-    case DType::F32: return body.template operator()<float>();
-    case DType::F64: return body.template operator()<double>();
-    case DType::BF16: return body.template operator()<BFloat16>();
-    default: break;
+    case DType::F32:
+      return body.template operator()<float>();
+    case DType::F64:
+      return body.template operator()<double>();
+    case DType::BF16:
+      return body.template operator()<BFloat16>();
+    default:
+      break;
   }
   fail(ExitCode::Internal, "a floating-point dtype is needed, not ", name_of(dtype));
 }

@@ -16,10 +16,14 @@ std::vector<double> widen(Stream& stream, const Tensor& tensor) {
 
 std::vector<double> read_back_as_double(Stream& stream, const Tensor& tensor) {
   switch (tensor.dtype()) {
-    case DType::I32: return widen<int32_t>(stream, tensor);
-    case DType::I64: return widen<int64_t>(stream, tensor);
-    case DType::U8: return widen<uint8_t>(stream, tensor);
-    default: break;
+    case DType::I32:
+      return widen<int32_t>(stream, tensor);
+    case DType::I64:
+      return widen<int64_t>(stream, tensor);
+    case DType::U8:
+      return widen<uint8_t>(stream, tensor);
+    default:
+      break;
   }
   return dispatch_float(tensor.dtype(),
                         [&]<class T>() -> std::vector<double> { return widen<T>(stream, tensor); });

@@ -15,11 +15,11 @@ namespace ferry {
 
 /// The tokens of one micro-batch, on the device. T = batch * seq.
 struct Batch {
-  int64_t batch = 0;  // sequences
-  int64_t seq = 0;    // tokens of a sequence
-  Tensor tokens;      // [T] I32
-  Tensor labels;      // [T] I32
-  Tensor loss_mask;   // [T] F32, 1 where the label counts
+  int64_t batch = 0;            // sequences
+  int64_t seq = 0;              // tokens of a sequence
+  Tensor tokens;                // [T] I32
+  Tensor labels;                // [T] I32
+  Tensor loss_mask;             // [T] F32, 1 where the label counts
   int64_t num_loss_tokens = 0;  // sum of loss_mask over this micro-batch
   int64_t first_token = 0;      // index of token 0 in the global batch, for counter-based RNG
 };
@@ -39,8 +39,8 @@ class StepTotals {
 
 class Pass {
  public:
-  Pass(Stream& stream_, Tape& tape_argument, const Batch& batch_, StepTotals& totals_, RandomKey key_,
-       bool training_)
+  Pass(Stream& stream_, Tape& tape_argument, const Batch& batch_, StepTotals& totals_,
+       RandomKey key_, bool training_)
       : stream(stream_),
         batch(batch_),
         totals(totals_),

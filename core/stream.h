@@ -63,7 +63,8 @@ class Stream {
   virtual void zero(const Tensor& tensor) = 0;
   /// Copies between tensors of equal dtype and number of elements, on any devices that this stream
   /// reaches (a CUDA stream: host and device). Holds both here; reads or writes host memory later,
-  /// so the host must wait for an event before it touches that memory.
+  /// so the host must wait for an event before it touches that memory. Between two host memories a
+  /// CUDA stream makes the calling thread wait: use a CPU stream for that.
   virtual void copy(const Tensor& to, const Tensor& from) = 0;
   /// Keeps the tensor's memory from being reused before the work enqueued here so far is done.
   virtual void hold(const Tensor& tensor) = 0;

@@ -101,8 +101,8 @@ void Tape::save(Stream& stream, Label label, std::initializer_list<Tensor> tenso
   if (policy_) policy_->saved(records_.back(), stream);
 }
 
-void Tape::save_rebuildable(Label label, const Tensor& tensor,
-                            std::initializer_list<Tensor> inputs, Rebuild rebuild) {
+void Tape::save_rebuildable(Label label, const Tensor& tensor, std::initializer_list<Tensor> inputs,
+                            Rebuild rebuild) {
   if (!recording() || !policy_ || !policy_->discards(label)) return;
   std::vector<std::shared_ptr<SavedTensor>> saved_inputs;
   std::vector<Shape> shapes;
@@ -123,9 +123,9 @@ void Tape::save_rebuildable(Label label, const Tensor& tensor,
 void Tape::load_into(Stream& stream, Label label, std::span<Tensor> tensors) {
   CHECK(!records_.empty(), "load(", name_of(label), ") from an empty tape");
   Record& newest = records_.back();
-  CHECK(newest.label == label && newest.tensors.size() == tensors.size(), "load(",
-        name_of(label), ") of ", tensors.size(), " tensors, but the newest record is ",
-        name_of(newest.label), " with ", newest.tensors.size());
+  CHECK(newest.label == label && newest.tensors.size() == tensors.size(), "load(", name_of(label),
+        ") of ", tensors.size(), " tensors, but the newest record is ", name_of(newest.label),
+        " with ", newest.tensors.size());
   if (policy_) policy_->loading(newest, stream);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& tensor = newest.tensors[i]->get(stream);

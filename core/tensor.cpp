@@ -26,8 +26,8 @@ Tensor Tensor::reshape(const Shape& shape) const {
 }
 
 Tensor Tensor::rows(int64_t begin, int64_t end) const {
-  CHECK(shape_.rank() >= 1 && 0 <= begin && begin <= end && end <= shape_[0], "rows [", begin,
-        ", ", end, ") of ", shape_);
+  CHECK(shape_.rank() >= 1 && 0 <= begin && begin <= end && end <= shape_[0], "rows [", begin, ", ",
+        end, ") of ", shape_);
   std::vector<int64_t> dims(shape_.dims().begin(), shape_.dims().end());
   const int64_t row_elements = shape_[0] == 0 ? 0 : numel() / shape_[0];
   dims[0] = end - begin;

@@ -67,7 +67,7 @@ class Tensor {
 };
 
 /// CHECK_SHAPE(x, {T, D}) quotes the tensor's name and both shapes.
-#define CHECK_SHAPE(tensor, ...)                                                        \
+#define CHECK_SHAPE(tensor, ...)                                                         \
   CHECK((tensor).defined() && (tensor).shape() == (::ferry::Shape __VA_ARGS__), #tensor, \
         " has shape ", (tensor).shape(), ", not ", (::ferry::Shape __VA_ARGS__))
 

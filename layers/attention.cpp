@@ -9,9 +9,8 @@ namespace ferry {
 Attention::Attention(const std::string& name, const AttentionConfig& config,
                      std::shared_ptr<RopeCache> rope_cache)
     : config_(config),
-      qkv_(name + "/qkv", config.hidden,
-           (config.heads + 2 * config.kv_heads) * config.head_dim, config.dtype,
-           Init::normal(config.init_std), Label::QkvLinear),
+      qkv_(name + "/qkv", config.hidden, (config.heads + 2 * config.kv_heads) * config.head_dim,
+           config.dtype, Init::normal(config.init_std), Label::QkvLinear),
       proj_(name + "/proj", config.heads * config.head_dim, config.hidden, config.dtype,
             Init::normal(config.output_init_std), Label::AttnProj),
       rope_(std::move(rope_cache)),
@@ -47,10 +46,9 @@ Tensor Attention::forward(Pass& pass, const Tensor& x) {
   rope(pass.stream, qkv, qkv, cosine, sine, d, Rotation::Forward);
 
   const DType statistics = accumulate_dtype(x.dtype());
-  const Tensor out =
-      Tensor::empty(pass.stream, "core_attn", {d.tokens(), d.q_width()}, x.dtype());
-  const Tensor lse = Tensor::empty(pass.stream, "statistics", {d.batch, d.heads, d.seq},
-                                   statistics);
+  const Tensor out = Tensor::empty(pass.stream, "core_attn", {d.tokens(), d.q_width()}, x.dtype());
+  const Tensor lse =
+      Tensor::empty(pass.stream, "statistics", {d.batch, d.heads, d.seq}, statistics);
   attention_forward(pass.stream, out, lse, qkv, d, scale_, dropout(pass));
   pass.tape().save(pass.stream, Label::CoreAttn, {qkv, out, lse});
   return proj_.forward(pass, out);
@@ -72,8 +70,8 @@ Tensor Attention::normalise(Pass& pass, const Tensor& qkv) {
   const int64_t groups =
       *config_.qk_norm == QkNormKind::Full ? 2 : config_.heads + config_.kv_heads;
   const Tensor y = Tensor::empty(pass.stream, "qk_norm", qkv.shape(), qkv.dtype());
-  const Tensor rstd = Tensor::empty(pass.stream, "statistics", {qkv.dim(0), groups},
-                                    accumulate_dtype(qkv.dtype()));
+  const Tensor rstd =
+      Tensor::empty(pass.stream, "statistics", {qkv.dim(0), groups}, accumulate_dtype(qkv.dtype()));
   qk_norm_forward(pass.stream, y, rstd, qkv, q_norm_.value, k_norm_.value, dims(pass),
                   *config_.qk_norm, config_.norm_eps);
   pass.tape().save(pass.stream, Label::QkNorm, {qkv, rstd});

@@ -4,8 +4,8 @@
 
 namespace ferry {
 
-Block::Block(const std::string& name, const BlockConfig& config,
-             std::unique_ptr<Module> attention, std::unique_ptr<Module> mlp)
+Block::Block(const std::string& name, const BlockConfig& config, std::unique_ptr<Module> attention,
+             std::unique_ptr<Module> mlp)
     : attn_norm_(name + "/attn_norm", config.hidden, config.dtype, config.norm_eps,
                  Label::AttnNorm),
       attention_(std::move(attention)),

@@ -13,8 +13,8 @@ Embedding::Embedding(int64_t vocab, int64_t hidden, DType dtype, double init_std
 
 Tensor Embedding::forward(Pass& pass, const Tensor&) {
   const Tensor y =
-      Tensor::empty(pass.stream, "embedding",
-                    {pass.batch.batch * pass.batch.seq, weight_.shape[1]}, weight_.dtype);
+      Tensor::empty(pass.stream, "embedding", {pass.batch.batch * pass.batch.seq, weight_.shape[1]},
+                    weight_.dtype);
   embedding_forward(pass.stream, y, weight_.value, pass.batch.tokens);
   return y;
 }

@@ -14,8 +14,8 @@ Linear::Linear(const std::string& name, int64_t in, int64_t out, DType dtype, In
 }
 
 Tensor Linear::forward(Pass& pass, const Tensor& x) {
-  const Tensor y = Tensor::empty(pass.stream, name_of(label_), {x.dim(0), weight_.shape[0]},
-                                 x.dtype());
+  const Tensor y =
+      Tensor::empty(pass.stream, name_of(label_), {x.dim(0), weight_.shape[0]}, x.dtype());
   gemm(pass.stream, y, x, Transpose::No, weight_.value, Transpose::Yes);
   pass.tape().save(pass.stream, label_, {x});
   return y;

@@ -7,30 +7,31 @@
 
 namespace ferry {
 namespace {
-// Large enough that the products run at full speed, small beside the activations of a layer.
-constexpr int64_t kMaxLogitBytes = int64_t{512} << 20;
 constexpr int64_t kChunkMultiple = 128;
 }  // namespace
 
-LossHead::LossHead(int64_t vocab, int64_t hidden, DType dtype, double init_std) : weight_(own_) {
+LossHead::LossHead(int64_t vocab, int64_t hidden, DType dtype, double init_std,
+                   int64_t max_logit_bytes)
+    : weight_(own_), max_logit_bytes_(max_logit_bytes) {
   own_.name = "lm_head/weight";
   own_.shape = {vocab, hidden};
   own_.dtype = dtype;
   own_.init = Init::normal(init_std);
 }
 
-LossHead::LossHead(Parameter& tied) : weight_(tied) {}
+LossHead::LossHead(Parameter& tied, int64_t max_logit_bytes)
+    : weight_(tied), max_logit_bytes_(max_logit_bytes) {}
 
-int64_t loss_chunk_tokens(int64_t vocab, DType dtype) {
+int64_t loss_chunk_tokens(int64_t vocab, DType dtype, int64_t max_logit_bytes) {
   const int64_t row_bytes = vocab * static_cast<int64_t>(size_of(dtype));
-  return std::max(kChunkMultiple, kMaxLogitBytes / row_bytes / kChunkMultiple * kChunkMultiple);
+  return std::max(kChunkMultiple, max_logit_bytes / row_bytes / kChunkMultiple * kChunkMultiple);
 }
 
 Tensor LossHead::forward(Pass& pass, const Tensor& x) {
   Stream& stream = pass.stream;
   const int64_t num_tokens = x.dim(0), vocab = weight_.shape[0];
   const DType statistics = accumulate_dtype(x.dtype());
-  const int64_t chunk = std::min(num_tokens, loss_chunk_tokens(vocab, x.dtype()));
+  const int64_t chunk = std::min(num_tokens, loss_chunk_tokens(vocab, x.dtype(), max_logit_bytes_));
   const bool with_gradient = pass.training && pass.tape().recording();
 
   const Tensor loss_sum = pass.totals.get(stream, "loss", {1}, statistics);

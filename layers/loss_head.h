@@ -7,18 +7,24 @@
 // What is differentiated is the SUM of token losses; the optimizer divides by the number of tokens
 // of the global batch, so results do not depend on how a batch is cut into micro-batches.
 
-#include <optional>
-
 #include "core/module.h"
 
 namespace ferry {
 
+/// Large enough that the products run at full speed, small beside the activations of a layer.
+constexpr int64_t kMaxLogitBytes = int64_t{512} << 20;
+
+/// Tokens per chunk for logits of this many columns: a multiple of 128, the largest with at most
+/// `max_logit_bytes` of logits, or 128.
+int64_t loss_chunk_tokens(int64_t vocab, DType dtype, int64_t max_logit_bytes = kMaxLogitBytes);
+
 class LossHead final : public Module {
  public:
   /// Own weight "lm_head/weight" [vocab, hidden].
-  LossHead(int64_t vocab, int64_t hidden, DType dtype, double init_std);
+  LossHead(int64_t vocab, int64_t hidden, DType dtype, double init_std,
+           int64_t max_logit_bytes = kMaxLogitBytes);
   /// Tied to the embedding's weight, which must outlive this.
-  explicit LossHead(Parameter& tied);
+  explicit LossHead(Parameter& tied, int64_t max_logit_bytes = kMaxLogitBytes);
 
   /// x [T, hidden]. Adds the sum of token losses to the step total "loss" [1]; returns the losses
   /// of the tokens, [T] in accumulate_dtype.
@@ -30,9 +36,7 @@ class LossHead final : public Module {
  private:
   Parameter own_;
   Parameter& weight_;
+  int64_t max_logit_bytes_;
 };
-
-/// Tokens per chunk for logits of this many columns; a multiple of 128.
-int64_t loss_chunk_tokens(int64_t vocab, DType dtype);
 
 }  // namespace ferry

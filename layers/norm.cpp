@@ -39,8 +39,8 @@ void RmsNorm::save(Pass& pass, const Tensor& x, const Tensor& rstd, const Tensor
       [weight = weight_.value, eps = eps_](Stream& stream, std::span<const Tensor> inputs) {
         const Tensor& input = inputs[0];
         const Tensor again = Tensor::empty(stream, "layernorm", input.shape(), input.dtype());
-        const Tensor unused = Tensor::empty(stream, "statistics", {input.dim(0)},
-                                            accumulate_dtype(input.dtype()));
+        const Tensor unused =
+            Tensor::empty(stream, "statistics", {input.dim(0)}, accumulate_dtype(input.dtype()));
         rmsnorm_forward(stream, again, unused, input, weight, eps);
         return again;
       });

@@ -1,6 +1,7 @@
 #pragma once
 
-// The cosines and sines of rotary positions, made once per sequence length and shared by all layers.
+// The cosines and sines of rotary positions, made once per sequence length and shared by all
+// layers.
 
 #include <map>
 #include <utility>

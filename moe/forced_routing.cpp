@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <sstream>
 
 #include "core/host_copy.h"
 #include "core/rng.h"
@@ -14,6 +15,9 @@ namespace {
 constexpr double kForbidden = -1e5;
 constexpr uint32_t kSite = 0x666f7263;
 
+// Whether nothing but white space is left.
+bool at_end(std::istringstream& in) { return (in >> std::ws).eof(); }
+
 std::vector<int64_t> parse_list(const std::string& mode, const std::string& text, int64_t experts) {
   std::vector<int64_t> listed;
   std::istringstream in(text);
@@ -21,23 +25,28 @@ std::vector<int64_t> parse_list(const std::string& mode, const std::string& text
   bool good = static_cast<bool>(in >> bracket) && bracket == '[';
   while (good && comma == ',') {
     int64_t expert = -1;
-    good = static_cast<bool>(in >> expert >> comma) && expert >= 0 && expert < experts;
+    good = static_cast<bool>(in >> expert >> comma) && expert >= 0 && expert < experts &&
+           std::find(listed.begin(), listed.end(), expert) == listed.end();
     listed.push_back(expert);
   }
-  if (!good || comma != ']')
+  if (!good || comma != ']' || !at_end(in))
     fail(ExitCode::Usage, "debug.force_routing = \"", mode,
-         "\": after the colon a list of experts in [0, ", experts, ") is needed, e.g. all_to:[0,1]");
+         "\": after the colon a list of different experts in [0, ", experts,
+         ") is needed, e.g. all_to:[0,1]");
   return listed;
 }
 
 }  // namespace
 
-ForcedRouting::ForcedRouting(const std::string& mode, int64_t experts, int64_t top_k,
-                             uint64_t seed)
+ForcedRouting::ForcedRouting(const std::string& mode, int64_t experts, int64_t top_k, uint64_t seed)
     : experts_(experts), top_k_(top_k), seed_(seed) {
   const size_t colon = mode.find(':');
   const std::string kind = mode.substr(0, colon);
   const std::string rest = colon == std::string::npos ? "" : mode.substr(colon + 1);
+  const bool takes_value = kind == "all_to" || kind == "skip" || kind == "power_law";
+  if (!takes_value && colon != std::string::npos)
+    fail(ExitCode::Usage, "debug.force_routing = \"", mode, "\": \"", kind,
+         "\" takes nothing after a colon");
   if (kind == "none" || kind.empty()) return;
   if (kind == "balanced") {
     kind_ = Kind::Balanced;
@@ -59,7 +68,7 @@ ForcedRouting::ForcedRouting(const std::string& mode, int64_t experts, int64_t t
   } else if (kind == "power_law") {
     kind_ = Kind::PowerLaw;
     std::istringstream in(rest);
-    if (!(in >> exponent_) || exponent_ < 0)
+    if (!(in >> exponent_) || exponent_ < 0 || !at_end(in))
       fail(ExitCode::Usage, "debug.force_routing = \"", mode,
            "\": an exponent >= 0 is needed, e.g. power_law:1.2");
   } else {

@@ -25,8 +25,8 @@ Tensor LocalDispatcher::combine(Pass& pass, const Tensor& rows, const Tensor& re
 }
 
 Tensor LocalDispatcher::combine_backward(Pass& pass, const Tensor& dy, const RoutingPlan& plan) {
-  const Tensor drows = Tensor::empty(pass.stream, "gradients",
-                                     {plan.slot_of_row.dim(0), dy.dim(1)}, dy.dtype());
+  const Tensor drows =
+      Tensor::empty(pass.stream, "gradients", {plan.slot_of_row.dim(0), dy.dim(1)}, dy.dtype());
   permute_rows(pass.stream, drows, dy, plan);
   return drows;
 }

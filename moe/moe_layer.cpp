@@ -18,8 +18,7 @@ MoeLayer::MoeLayer(const std::string& name, const MoeConfig& config, const MlpCo
       experts_(name + "/experts", config.experts, with_ffn(mlp, config.ffn)) {
   if (config.shared_ffn > 0)
     shared_ = std::make_unique<SharedExperts>(name + "/shared_experts",
-                                              with_ffn(mlp, config.shared_ffn),
-                                              config.shared_gate);
+                                              with_ffn(mlp, config.shared_ffn), config.shared_gate);
 }
 
 Tensor MoeLayer::forward(Pass& pass, const Tensor& x) {

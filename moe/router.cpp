@@ -32,8 +32,7 @@ Routing Router::forward(Pass& pass, const Tensor& x) {
   const int64_t num_tokens = x.dim(0), experts = weight_.shape[0];
   const Tensor logits = Tensor::empty(stream, "router", {num_tokens, experts}, weight_.dtype);
   gemm(stream, logits, widen(stream, x), Transpose::No, weight_.value, Transpose::Yes);
-  if (forced_.active())
-    accumulate(stream, logits, forced_.bias(stream, num_tokens, weight_.dtype));
+  if (forced_.active()) accumulate(stream, logits, forced_.bias(stream, num_tokens, weight_.dtype));
 
   GateResult result;
   result.probs = Tensor::empty(stream, "router", {num_tokens, top_k_}, weight_.dtype);
@@ -59,9 +58,9 @@ Routing Router::forward(Pass& pass, const Tensor& x) {
     record_losses(pass, result, made.plan, made.expert_gradient);
     return made;
   });
-  pass.tape().save(stream, Label::Router,
-                   {x, result.probs, result.experts, result.scores, result.lse,
-                    decision.expert_gradient});
+  pass.tape().save(
+      stream, Label::Router,
+      {x, result.probs, result.experts, result.scores, result.lse, decision.expert_gradient});
   return {decision.plan, result.probs};
 }
 
@@ -87,8 +86,8 @@ Tensor Router::backward(Pass& pass, const Tensor& dprobs) {
   Stream& stream = pass.stream;
   const auto [x, probs, experts, scores, lse, expert_gradient] =
       pass.tape().load<6>(stream, Label::Router);
-  const double z_gradient = z_coeff_ * static_cast<double>(pass.batch.num_loss_tokens) /
-                            static_cast<double>(x.dim(0));
+  const double z_gradient =
+      z_coeff_ * static_cast<double>(pass.batch.num_loss_tokens) / static_cast<double>(x.dim(0));
   const Tensor dlogits = Tensor::empty(stream, "gradients", scores.shape(), weight_.dtype);
   topk_gate_backward(stream, dlogits, dprobs, {probs, experts, scores, lse}, expert_gradient,
                      z_gradient, pre_softmax_);

@@ -31,8 +31,7 @@ Tensor SharedExperts::backward(Pass& pass, const Tensor& dy) {
   const auto [x, y, gate] = pass.tape().load<3>(stream, Label::SharedExperts);
   const Tensor dmlp = Tensor::empty(stream, "gradients", y.shape(), y.dtype());
   const Tensor dgate = Tensor::empty(stream, "gradients", gate.shape(), gate.dtype());
-  sigmoid_gate_backward(stream, dmlp, dgate.reshape({x.dim(0)}), dy, y,
-                        gate.reshape({x.dim(0)}));
+  sigmoid_gate_backward(stream, dmlp, dgate.reshape({x.dim(0)}), dy, y, gate.reshape({x.dim(0)}));
   gemm(stream, gate_.grad, dgate, Transpose::Yes, x, Transpose::No, 1);
   const Tensor dx = Tensor::empty(stream, "gradients", x.shape(), x.dtype());
   gemm(stream, dx, dgate, Transpose::No, gate_.value, Transpose::No);

@@ -3,7 +3,7 @@
 namespace ferry {
 namespace {
 
-// Every gradient begins at a multiple of this many elements, so that kernels read it 16 bytes wide.
+// Elements.
 constexpr int64_t kAlignment = 64;
 
 int64_t aligned(int64_t elements) { return (elements + kAlignment - 1) / kAlignment * kAlignment; }

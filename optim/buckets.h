@@ -14,7 +14,9 @@ struct Bucket {
   int block = 0;  // index into parameters_by_block
   ReduceAxis axis = ReduceAxis::Dense;
   std::vector<Parameter*> parameters;
-  Tensor gradients;  // [sum of numel], the parameters' gradients one after the other
+  // The parameters' gradients one after the other, each padded to a multiple of 64 elements, so
+  // that it begins where kernels can read 16 bytes at once.
+  Tensor gradients;
 };
 
 class GradientBuckets {

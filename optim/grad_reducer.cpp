@@ -17,8 +17,8 @@ void GradReducer::after_backward(Pass& pass, int block_idx) {
     if (bucket.block != block_idx || group.size() == 1) continue;
     if (!waited) stream_->wait(pass.stream.record());
     waited = true;
-    stream_->hold(bucket.gradients);
     group.all_reduce(*stream_, bucket.gradients, ReduceOp::Sum);
+    stream_->hold(bucket.gradients);
   }
 }
 

@@ -8,8 +8,6 @@
 
 #include <vector>
 
-#include "core/comm/group.h"
-#include "optim/buckets.h"
 #include "optim/state_store.h"
 
 namespace ferry {

@@ -42,8 +42,8 @@ Gpt::Gpt(const GptConfig& config, const std::string& force_routing, uint64_t see
   embedding_ = std::make_unique<Embedding>(model.vocab, model.hidden, dtype, model.init_std);
   for (int64_t layer = 0; layer < model.layers; ++layer) {
     const std::string name = concat("layers/", layer);
-    auto attention = std::make_unique<Attention>(name + "/attention",
-                                                 attention_config(model, dtype), rope);
+    auto attention =
+        std::make_unique<Attention>(name + "/attention", attention_config(model, dtype), rope);
     std::unique_ptr<Module> feed_forward;
     if (config.moe.is_moe_layer(layer)) {
       auto moe = std::make_unique<MoeLayer>(name + "/moe", config.moe, mlp, force_routing, seed);

@@ -7,8 +7,7 @@
 namespace ferry {
 
 /// y [T, D] = rows of weight.
-void embedding_forward(Stream& stream, const Tensor& y, const Tensor& weight,
-                       const Tensor& tokens);
+void embedding_forward(Stream& stream, const Tensor& y, const Tensor& weight, const Tensor& tokens);
 
 /// dweight [V, D] += dy rows, in accumulate_dtype; rows of equal tokens are added in the order of
 /// their positions, without atomics, so the result is deterministic.

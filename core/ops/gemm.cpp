@@ -17,7 +17,8 @@ void gemm(Stream& stream, const Tensor& c, const Tensor& a, Transpose transpose_
   CHECK(a.dtype() == b.dtype() &&
             (c.dtype() == a.dtype() || c.dtype() == accumulate_dtype(a.dtype())),
         "gemm of ", name_of(a.dtype()), " and ", name_of(b.dtype()), " into ", name_of(c.dtype()));
-  CHECK(beta == 0 || beta == 1, "beta is ", beta);
+  CHECK(beta == 0 || (beta == 1 && c.dtype() == accumulate_dtype(a.dtype())), "beta is ", beta,
+        " into ", name_of(c.dtype()));
   run_op(stream, cpu::gemm, cuda::gemm, c, a, transpose_a, b, transpose_b, beta);
 }
 

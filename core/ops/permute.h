@@ -4,15 +4,16 @@
 // by expert and, within an expert, by token (stable), so results never depend on timing or layout.
 //
 // Slot s = t*k + j is choice j of token t; R = T*k slots. The plan is made once per micro-batch and
-// passed to both directions. The backward of permute is combine; the backward of combine is permute.
+// passed to both directions. The backward of permute is combine; the backward of combine is
+// permute.
 
 #include "core/tensor.h"
 
 namespace ferry {
 
 struct RoutingPlan {
-  Tensor counts;   // [E] I32: rows of each expert
-  Tensor offsets;  // [E+1] I32: exclusive sums of counts
+  Tensor counts;       // [E] I32: rows of each expert
+  Tensor offsets;      // [E+1] I32: exclusive sums of counts
   Tensor row_of_slot;  // [R] I32
   Tensor slot_of_row;  // [R] I32, the inverse
 };

@@ -15,8 +15,7 @@ void rmsnorm_forward(Stream& stream, const Tensor& y, const Tensor& rstd, const 
 /// sum = x + residual (rounded to its dtype), then y = rmsnorm(sum). sum may be the same memory as
 /// x or residual.
 void add_rmsnorm_forward(Stream& stream, const Tensor& sum, const Tensor& y, const Tensor& rstd,
-                         const Tensor& x, const Tensor& residual, const Tensor& weight,
-                         double eps);
+                         const Tensor& x, const Tensor& residual, const Tensor& weight, double eps);
 
 /// dx = gradient through the norm + dresidual (may be undefined); dweight [D] += in
 /// accumulate_dtype, summed in a fixed order. dx may be the same memory as dy or dresidual.

@@ -27,14 +27,14 @@ void topk_gate_forward(Stream& stream, const GateResult& result, const Tensor& l
 ///     every token, as the load-balancing loss has it
 ///   + z_gradient * 2 * lse[t] * scores[t, e], the gradient of z_gradient * sum_t lse[t]^2.
 void topk_gate_backward(Stream& stream, const Tensor& dlogits, const Tensor& dprobs,
-                        const GateResult& forward, const Tensor& expert_gradient,
-                        double z_gradient, bool pre_softmax);
+                        const GateResult& forward, const Tensor& expert_gradient, double z_gradient,
+                        bool pre_softmax);
 
 /// The load-balancing loss of Switch and GShard in Megatron's scale, from the statistics of one
 /// micro-batch: with P = column sums of scores and n = counts,
 ///   loss/coefficient = E / (k * T^2) * sum_e P[e] * n[e]     (1 when balanced)
-/// total [1] += that (accumulate dtype); expert_gradient [E] = gradient_scale * E / (k * T^2) * n[e],
-/// where gradient_scale = coefficient * (weight of the loss in what is differentiated).
+/// total [1] += that (accumulate dtype); expert_gradient [E] = gradient_scale * E / (k * T^2) *
+/// n[e], where gradient_scale = coefficient * (weight of the loss in what is differentiated).
 void load_balance_loss(Stream& stream, const Tensor& total, const Tensor& expert_gradient,
                        const Tensor& score_sums, const Tensor& counts, int64_t num_tokens,
                        int64_t top_k, double gradient_scale);

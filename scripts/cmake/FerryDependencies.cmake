@@ -117,7 +117,8 @@ if(FERRY_HAVE_CUDNN)
   add_library(ferry_cudnn INTERFACE)
   target_include_directories(ferry_cudnn SYSTEM INTERFACE "${FERRY_CUDNN_INCLUDE}"
                                                           "${FERRY_CUDNN_FRONTEND_INCLUDE}")
-  target_link_libraries(ferry_cudnn INTERFACE "${FERRY_CUDNN_LIBRARY}")
+  # The front end compiles some of its kernels at run time.
+  target_link_libraries(ferry_cudnn INTERFACE "${FERRY_CUDNN_LIBRARY}" CUDA::nvrtc)
 endif()
 message(STATUS "Ferry: CUDA ${FERRY_HAVE_CUDA}, NCCL ${FERRY_HAVE_NCCL}, cuDNN ${FERRY_HAVE_CUDNN}")
 

@@ -20,7 +20,8 @@ target_include_directories(ferry_flags INTERFACE "${CMAKE_SOURCE_DIR}")
 # no-math-errno: loops with sqrt vectorise. fp-contract=off: results are the same on every processor.
 target_compile_options(ferry_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -Wno-missing-field-initializers
-                            -Wno-maybe-uninitialized -Wno-restrict -Wno-array-bounds -Wno-dangling-reference
+                            -Wno-maybe-uninitialized -Wno-restrict -Wno-array-bounds
+                            -Wno-stringop-overflow -Wno-dangling-reference
                             -fno-math-errno -ffp-contract=off>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra -Werror=all-warnings --expt-relaxed-constexpr
                              --extended-lambda -lineinfo>)

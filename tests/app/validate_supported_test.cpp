@@ -49,6 +49,7 @@ TEST(Validate, EveryFeatureThatIsMissingIsRefusedByName) {
       {"layer_offload.layers", {{"layer_offload.layers=1"}}},
       {"paged_stash.enabled", {{"paged_stash.enabled=true"}}},
       {"cuda_graph.impl", {{"cuda_graph.impl=local"}}},
+      {"checkpoint.async", {{"checkpoint.async=true"}}},
       {"data.document_mask", {{"data.document_mask=true"}}},
       {"debug.delay_copies_us", {{"debug.delay_copies_us=1"}}},
       {"debug.delay_compute_us", {{"debug.delay_compute_us=1"}}},

@@ -57,6 +57,7 @@ TEST(Validate, Training) {
        "run.stop_at_step is after the end of the run",
        "300 steps",
        "at most 300"},
+      {{"checkpoint.keep=1"}, "checkpoint.keep is 1", "nothing would be left", "2 or more"},
       {{"checkpoint.resume="}, "checkpoint.resume is empty", "resume from", "auto"},
       {{"checkpoint.resume=none", "checkpoint.weights_only=true"},
        "weights of no checkpoint",

@@ -54,8 +54,9 @@ TEST_P(Gemm, MultipliesByTheDefinition) {
     for (const Transpose ta : kTransposes)
       for (const Transpose tb : kTransposes)
         for (const double beta : {0.0, 1.0}) {
-          expect_product(m, n, k, ta, tb, beta, dtype());
-          if (accumulate() != dtype()) expect_product(m, n, k, ta, tb, beta, accumulate());
+          if (beta == 0) expect_product(m, n, k, ta, tb, beta, dtype());
+          if (beta == 1 || accumulate() != dtype())
+            expect_product(m, n, k, ta, tb, beta, accumulate());
         }
 }
 
@@ -99,7 +100,10 @@ TEST_F(GemmChecks, NamesTheShapes) {
   EXPECT_THAT(error_of(matrix({2, 4}), matrix({2, 3, 1}), matrix({4, 3})),
               HasSubstr("gemm multiplies matrices, not [2, 3, 1]"));
   EXPECT_THAT(error_of(matrix({2, 4}), matrix({2, 3}), matrix({4, 3}), 0.5),
-              HasSubstr("beta is 0.5"));
+              HasSubstr("beta is 0.5 into f32"));
+  EXPECT_THAT(error_of(matrix({2, 4}, DType::BF16), matrix({2, 3}, DType::BF16),
+                       matrix({4, 3}, DType::BF16), 1),
+              HasSubstr("beta is 1 into bf16"));
 }
 
 TEST_F(GemmChecks, NamesTheDtypes) {

@@ -1,0 +1,38 @@
+#pragma once
+
+// The numbers of one optimizer step, as the console and metrics.jsonl report them.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace ferry {
+
+struct StepReport {
+  int64_t step = 0;
+  int64_t samples = 0;       // consumed by the run so far, over all ranks
+  int64_t total_tokens = 0;  // consumed by the run so far, over all ranks
+  double loss = 0;           // mean over the tokens of the global batch, nats
+  double grad_norm = 0;      // before clipping, over all parameters
+  double lr = 0;
+  double seconds = 0;              // of the whole step
+  double data_seconds = 0;         // of it, waiting for the loader
+  double optimizer_seconds = 0;    // of it, gradient norm and update
+  double tokens = 0;               // of this step, over all ranks
+  std::optional<double> aux_loss;  // mean over MoE layers and micro-batches, without coefficient
+  std::optional<double> z_loss;
+  std::optional<double> valid_loss;  // if the step was followed by an evaluation
+  double balance = 0;                // largest over MoE layers of busiest expert / mean
+  int64_t dead_experts = 0;          // experts without a token in this step, over all MoE layers
+  std::vector<std::vector<int64_t>> expert_tokens;  // [MoE layer][expert], over all ranks
+  double flops = 0;                                 // model FLOPs of this step, over all ranks
+  double mfu = 0;            // of the devices' peak; 0 where the peak is not known
+  int64_t peak_bytes = 0;    // of the device's memory
+  int64_t pinned_bytes = 0;  // of host memory pinned for a GPU
+};
+
+/// Fills expert_tokens, balance and dead_experts from the counts [MoE layers * experts].
+void set_expert_tokens(StepReport& report, std::span<const double> counts, int64_t experts);
+
+}  // namespace ferry

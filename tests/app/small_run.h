@@ -1,0 +1,47 @@
+#pragma once
+
+// A run small enough for a unit test: two layers, the second with experts, on random tokens.
+
+#include <string>
+#include <vector>
+
+#include "app/config_file.h"
+#include "tests/support/temp_dir.h"
+
+namespace ferry::testing {
+
+/// The configuration, with its run directory in `dir`.
+inline RunConfig small_run(const TempDir& dir, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> overrides = {
+      "run.dir='" + (dir / "run").string() + "'",
+      "run.backend=cpu",
+      "run.steps=6",
+      "run.log_every=1",
+      "run.eval_every=0",
+      "run.eval_batches=2",
+      "model.layers=2",
+      "model.hidden=32",
+      "model.heads=2",
+      "model.kv_heads=1",
+      "model.head_dim=16",
+      "model.ffn=32",
+      "model.vocab=64",
+      "model.seq=16",
+      "moe.experts=4",
+      "moe.ffn=16",
+      "moe.layer_freq=[0,1]",
+      "batch.micro=2",
+      "batch.global=8",
+      "optimizer.warmup_steps=2",
+      "checkpoint.every=0",
+      "data.kind=synthetic",
+      "data.train=[]",
+      "data.valid=[]",
+      "data.tokenizer=''",
+  };
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return load_valid_config(std::string(FERRY_SOURCE_DIR) + "/configs/quickstart.toml", overrides,
+                           1);
+}
+
+}  // namespace ferry::testing

@@ -1,0 +1,133 @@
+#include "moe/experts.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/ops/elementwise.h"
+#include "tests/support/devices.h"
+#include "tests/support/micro_batch.h"
+
+namespace ferry::testing {
+namespace {
+
+constexpr int64_t kExperts = 4, kHidden = 6, kFfn = 5, kRows = 12;
+
+// Experts with fixed offsets as a module of the rows; the probabilities are a parameter, so that
+// their gradient is checked too.
+class ExpertsModule final : public Module {
+ public:
+  ExpertsModule(Stream& stream, DType dtype, const std::vector<int32_t>& offsets)
+      : experts_("layers/0/moe/experts", kExperts, {kHidden, kFfn, 0.02, 0.005, dtype}),
+        offsets_(from_host(stream, "offsets", offsets, {kExperts + 1})) {
+    probs_.name = "probs";
+    probs_.shape = {kRows};
+    probs_.dtype = accumulate_dtype(dtype);
+  }
+  Tensor forward(Pass& pass, const Tensor& rows) override {
+    return experts_.forward(pass, rows, probs_.value, offsets_);
+  }
+  Tensor backward(Pass& pass, const Tensor& dy) override {
+    const Experts::Gradients gradients = experts_.backward(pass, dy, offsets_);
+    accumulate(pass.stream, probs_.grad, gradients.probs);
+    return gradients.rows;
+  }
+  void visit(const ParameterVisitor& visitor) override {
+    experts_.visit(visitor);
+    visitor(probs_);
+  }
+
+ private:
+  Experts experts_;
+  Parameter probs_;
+  Tensor offsets_;
+};
+
+class ExpertsTest : public CpuTest {
+ protected:
+  Outcome run(ExpertsModule& module, DType dtype, TapePolicy* policy = nullptr) {
+    allocate_parameters(stream(), module, 1);
+    return run_micro_batch(stream(), module, random_tensor(stream(), {kRows, kHidden}, dtype, 2),
+                           random_tensor(stream(), {kRows, kHidden}, dtype, 3), {}, policy);
+  }
+};
+
+TEST_F(ExpertsTest, DescribesItsParameters) {
+  ExpertsModule module(stream(), DType::BF16, {0, 3, 6, 9, 12});
+  std::vector<std::string> described;
+  module.visit([&](Parameter& parameter) {
+    if (parameter.name == "probs") return;
+    described.push_back(concat(parameter.name, parameter.shape, " ", parameter.init.std));
+    EXPECT_EQ(parameter.axis, ReduceAxis::Expert);
+    EXPECT_EQ(parameter.dtype, DType::BF16);
+    EXPECT_TRUE(parameter.decay);
+  });
+  EXPECT_EQ(described,
+            (std::vector<std::string>{"layers/0/moe/experts/fc1/weight[4, 10, 6] 0.02",
+                                      "layers/0/moe/experts/fc2/weight[4, 6, 5] 0.005"}));
+}
+
+TEST_F(ExpertsTest, IsTheFormula) {
+  const std::vector<int32_t> offsets = {0, 4, 4, 5, 12};
+  ExpertsModule module(stream(), DType::F64, offsets);
+  const Outcome outcome = run(module, DType::F64);
+  std::vector<std::vector<double>> p;
+  module.visit([&](Parameter& q) { p.push_back(read_back_as_double(stream(), q.value)); });
+  const auto x =
+      read_back_as_double(stream(), random_tensor(stream(), {kRows, kHidden}, DType::F64, 2));
+  std::vector<double> want;
+  for (int64_t e = 0; e < kExperts; ++e) {
+    for (int64_t row = offsets[e]; row < offsets[e + 1]; ++row) {
+      std::vector<double> h(kFfn);
+      for (int64_t f = 0; f < kFfn; ++f) {
+        double gate = 0, up = 0;
+        for (int64_t i = 0; i < kHidden; ++i) {
+          gate += x[row * kHidden + i] * p[0][(e * 2 * kFfn + f) * kHidden + i];
+          up += x[row * kHidden + i] * p[0][(e * 2 * kFfn + kFfn + f) * kHidden + i];
+        }
+        h[f] = gate / (1 + std::exp(-gate)) * up * p[2][row];
+      }
+      for (int64_t o = 0; o < kHidden; ++o) {
+        double sum = 0;
+        for (int64_t f = 0; f < kFfn; ++f) sum += h[f] * p[1][(e * kHidden + o) * kFfn + f];
+        want.push_back(sum);
+      }
+    }
+  }
+  testing::expect_close(outcome.tensors.at("y"), want, 1e-12, 1e-14);
+}
+
+TEST_F(ExpertsTest, GradientsMatchDifferenceQuotients) {
+  for (const std::vector<int32_t>& offsets :
+       {std::vector<int32_t>{0, 3, 6, 9, 12}, {0, 0, 7, 7, 12}, {0, 0, 0, 12, 12}}) {
+    SCOPED_TRACE(concat("offsets ", offsets[1], " ", offsets[2], " ", offsets[3]));
+    ExpertsModule module(stream(), DType::F64, offsets);
+    allocate_parameters(stream(), module, 1);
+    expect_gradients(stream(), module, random_tensor(stream(), {kRows, kHidden}, DType::F64, 2));
+  }
+}
+
+TEST_F(ExpertsTest, ExpertWithoutRowsGetsNothingAdded) {
+  device().set_poison_memory(true);
+  ExpertsModule module(stream(), DType::F32, {0, 0, 12, 12, 12});
+  const Outcome outcome = run(module, DType::F32);
+  for (const char* name :
+       {"d(layers/0/moe/experts/fc1/weight)", "d(layers/0/moe/experts/fc2/weight)"}) {
+    const std::vector<double>& gradient = outcome.tensors.at(name);
+    const size_t each = gradient.size() / kExperts;
+    for (size_t i = 0; i < gradient.size(); ++i)
+      EXPECT_EQ(gradient[i] != 0, i / each == 1) << name << " element " << i;
+  }
+}
+
+TEST_F(ExpertsTest, DiscardedActivationChangesNothingAndSavesItsMemory) {
+  ExpertsModule module(stream(), DType::F32, {0, 0, 7, 7, 12});
+  const Outcome kept = run(module, DType::F32);
+  DiscardPolicy policy({Label::MoeAct});
+  const Outcome discarded = run(module, DType::F32, &policy);
+  expect_same(discarded, kept);
+  EXPECT_EQ(kept.saved_bytes - discarded.saved_bytes, kRows * kFfn * 4);
+}
+
+}  // namespace
+}  // namespace ferry::testing
