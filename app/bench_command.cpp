@@ -62,6 +62,7 @@ void add_table(CLI::App& bench, const char* name, const char* text, int& exit_co
 void add_bench_command(CLI::App& root, int& exit_code) {
   CLI::App* bench = root.add_subcommand("bench", "Measures rates against this machine's ceilings");
   bench->require_subcommand(1);
+  bench->footer("Example: ferry bench copy");
   add_table(*bench, "ops", "Every operation of a configuration's layer", exit_code, bench_ops);
   add_table(*bench, "copy", "Copies within and between memories", exit_code,
             [](Stream& stream, const RunConfig&) { return bench_copy(stream); });

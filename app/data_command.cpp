@@ -183,6 +183,7 @@ void add_input_options(CLI::App* command, DataOptions& options) {
 void add_data_command(CLI::App& root) {
   CLI::App& data = *root.add_subcommand("data", "Make, describe, verify and print token files");
   data.require_subcommand(1);
+  data.footer("Example:\n  ferry data info data/quickstart/train");
   const auto options = std::make_shared<DataOptions>();
   const std::string moby = "configs/data/moby_dick.jsonl";
 

@@ -10,8 +10,8 @@
 
 namespace ferry {
 
-/// The dataset of `data.valid` (or of part 1 of `data.split`); null if neither is set. Synthetic data
-/// always has one.
+/// The dataset of `data.valid` (or of part 1 of `data.split`); null if neither is set. Synthetic
+/// data always has one.
 std::shared_ptr<const TokenDataset> open_validation_data(const RunConfig& config, int64_t ranks);
 
 struct EvaluationResult {

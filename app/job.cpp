@@ -1,6 +1,7 @@
 #include "app/job.h"
 
 #include <chrono>
+#include <csignal>
 #include <iostream>
 #include <thread>
 
@@ -8,7 +9,7 @@ namespace ferry {
 namespace {
 
 // The start of the job's end: of ranks that fail alike, rank 0 is to be heard.
-constexpr std::chrono::milliseconds kRankZeroSpeaksFirst{400};
+constexpr std::chrono::milliseconds kRankZeroSpeaksFirst{1000};
 // The launcher forwards a message before it ends the job.
 constexpr std::chrono::milliseconds kMessageTravels{100};
 
@@ -32,6 +33,8 @@ int run_job(const std::function<ExitCode(Runtime&)>& body) {
   const auto stop = [&](const Error& error) {
     const int code = static_cast<int>(error.code());
     const bool many = runtime->size() > 1;
+    // The launcher's request to end is not a request to save any more.
+    std::signal(SIGTERM, SIG_DFL);
     // What every rank throws alike is said once: rank 0 ends the job before the others speak.
     if (runtime->rank() != 0) std::this_thread::sleep_for(kRankZeroSpeaksFirst);
     print_error(error, runtime->rank(), runtime->size());

@@ -21,12 +21,38 @@ std::string join(int argc, char** argv) {
   return line;
 }
 
+// What a person typed wrong, and what would be right. CLI11 complains that a subcommand is missing
+// where one is misspelt.
+std::string usage_error(const CLI::App* root, const CLI::Error& error) {
+  const CLI::App* command = root;
+  std::string name = "ferry";
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().back();
+    name += " " + command->get_name();
+  }
+  const bool chooses = command->get_require_subcommand_min() > 0;
+  const std::vector<std::string> left = root->remaining(true);
+  std::string text = "error: ";
+  if (chooses && !left.empty())
+    text += "there is no command '" + (name + " " + left.front()).substr(6) + "'";
+  else if (chooses)
+    text += name + " needs a command";
+  else
+    text += std::string(error.what());
+  std::string names;
+  for (const CLI::App* one : command->get_subcommands(nullptr))
+    names += (names.empty() ? "" : ", ") + one->get_name();
+  if (chooses) text += "\n  why : the commands are " + names;
+  return text + "\n  try : " + name + " --help\n";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   using namespace ferry;
   CLI::App root("Ferry pretrains Mixture-of-Experts GPT models with MPI", "ferry");
   root.require_subcommand(1);
+  root.failure_message(usage_error);
   int exit_code = 0;
   add_train_command(root, join(argc, argv), exit_code);
   add_plan_command(root);

@@ -84,6 +84,11 @@ bool is_inside(const fs::path& path, const fs::path& dir) {
   return !relative.empty() && *relative.begin() != "..";
 }
 
+void log_error(const fs::path& dir, int rank, const std::string& text) {
+  std::ofstream(dir / "log" / fmt::format("rank-{:04}.log", rank), std::ios::app)
+      << fmt::format("{:%Y-%m-%dT%H:%M:%SZ} ", fmt::gmtime(std::time(nullptr))) << text << '\n';
+}
+
 void describe_run(const fs::path& dir, const RunConfig& config, const Mesh& mesh,
                   const std::string& command_line, const std::string& backend) {
   write_text(dir / "resolved.toml", resolved_toml(config));

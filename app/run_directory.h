@@ -30,6 +30,9 @@ bool holds_a_run(const std::filesystem::path& dir);
 /// True if `path` is `dir` or anything under it, after links are followed.
 bool is_inside(const std::filesystem::path& path, const std::filesystem::path& dir);
 
+/// Appends an error to log/rank-NNNN.log. Does not fail: the error itself is what is to be seen.
+void log_error(const std::filesystem::path& dir, int rank, const std::string& text);
+
 /// Writes what describes the start.
 void describe_run(const std::filesystem::path& dir, const RunConfig& config, const Mesh& mesh,
                   const std::string& command_line, const std::string& backend);

@@ -191,7 +191,7 @@ struct OptimizerTable {
   int64_t wsd_decay = 0;
   bool distributed = false;
   bool precision_aware = false;
-  bool overlap_grad_reduce = false;
+  bool overlap_grad_reduce = true;
   bool overlap_param_gather = false;
   OptimizerOffloadTable offload;
 

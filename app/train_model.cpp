@@ -26,7 +26,7 @@ TrainModel::TrainModel(const RunConfig& config, Stream& stream, const MeshGroups
   gpt_.visit([&](Parameter& parameter) { parameters_.push_back(&parameter); });
   buckets_ = std::make_unique<GradientBuckets>(stream_, gpt_.parameters_by_block());
   reducer_ = std::make_unique<GradReducer>(*buckets_, groups.along("dp"), groups.along("edp"),
-                                           stream_.device());
+                                           stream_.device(), config.optimizer.overlap_grad_reduce);
   store_ = std::make_unique<DeviceStateStore>(stream_, parameters_);
   optimizer_ = std::make_unique<Optimizer>(stream_, parameters_, *store_);
 }

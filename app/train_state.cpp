@@ -96,6 +96,14 @@ int64_t integer(const State& state, const std::string& name, const std::string& 
 
 }  // namespace
 
+int64_t state_bytes(const std::vector<Parameter*>& parameters) {
+  int64_t bytes = 0;
+  for (const Parameter* parameter : parameters)
+    bytes += 3 * parameter->shape.numel() *
+             static_cast<int64_t>(size_of(accumulate_dtype(parameter->dtype)));
+  return bytes;
+}
+
 StateSnapshot::StateSnapshot(Stream& stream, const std::vector<Parameter*>& parameters,
                              StateStore& store, int rank, int size) {
   const std::vector<NamedTensor> tensors = tensors_of(parameters, store);

@@ -1,7 +1,8 @@
 #pragma once
 
 // Everything mutable that a run continues from, and its way into and out of a checkpoint:
-//   model/NAME                the master weights, FP32 (FP64 for float64 models)
+//   model/NAME                the master weights, FP32 (FP64 for float64 models); global.h5 shows
+//                             them as optimizer/master/NAME too
 //   optimizer/exp_avg/NAME, optimizer/exp_avg_sq/NAME
 //   state: step, samples, tokens, learning rate, random key, fingerprint of the data
 // The weights used in compute are rounded again from the masters.
@@ -21,6 +22,9 @@ struct Progress {
   int64_t samples = 0;  // consumed by them, over all ranks
   int64_t tokens = 0;   // samples * seq
 };
+
+/// Bytes of the tensors that a checkpoint of these parameters holds.
+int64_t state_bytes(const std::vector<Parameter*>& parameters);
 
 /// Host copies of this rank's share of the state: tensors are dealt out so that each of the `size`
 /// ranks writes about the same number of bytes. The copies live as long as this object.

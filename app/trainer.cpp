@@ -96,7 +96,14 @@ Trainer::Trainer(const RunConfig& config, Runtime& runtime, const std::string& c
 
 Trainer::~Trainer() = default;
 
-ExitCode Trainer::run() { return parts_->run(); }
+ExitCode Trainer::run() {
+  try {
+    return parts_->run();
+  } catch (const Error& error) {
+    log_error(parts_->dir, parts_->runtime.rank(), error.what());
+    throw;
+  }
+}
 
 Trainer::Parts::Parts(const RunConfig& config_in, Runtime& runtime_in,
                       const std::string& command_line)
@@ -161,7 +168,9 @@ std::string Trainer::Parts::resume() {
     fail(ExitCode::Usage, "error: checkpoint.weights_only, but ", dir.string(),
          " has no checkpoint to take weights from\n  try : checkpoint.resume=PATH of a checkpoint");
   const bool continues = checkpoint && !config.checkpoint.weights_only;
-  if (checkpoint) refuse_other_branch(dir, continues ? checkpoint->step() : 0, config.run.fresh);
+  // With auto, later checkpoints are the rejected ones, and their steps are made again.
+  if (checkpoint && (wanted != "auto" || config.checkpoint.weights_only))
+    refuse_other_branch(dir, continues ? checkpoint->step() : 0, config.run.fresh);
 
   std::string aside;
   if (main_rank()) aside = prepare_run_directory(dir, config.run.fresh, continues);
@@ -170,6 +179,8 @@ std::string Trainer::Parts::resume() {
   for (const std::string& removed : attempt.removed)
     notes += fmt::format("\n! removed {}, which an earlier start left unfinished", removed);
   if (!aside.empty()) notes += fmt::format("\n! the earlier run was renamed to {}", aside);
+  if (main_rank() && (config.checkpoint.every > 0 || config.checkpoint.save_at_exit))
+    require_free_space(posix_file_system(), dir, state_bytes(model.parameters()));
   if (!checkpoint) return "from scratch" + notes;
 
   const LoadReport report = load_state(*stream, *checkpoint, model.parameters(), model.store(),
@@ -296,9 +307,10 @@ void Trainer::Parts::stop_for_nonfinite(const StepReport& report) {
   fail(ExitCode::Numerical, "error: non-finite numbers at step ", report.step, ": loss ",
        report.loss, ", gradient norm ", report.grad_norm, "\n  --> samples ", progress.samples,
        " to ", progress.samples + config.global_batch(runtime.size()) - 1,
-       "\n  why : the update was not made; the last checkpoint (",
-       saved_step < 0 ? "none yet" : concat("step ", saved_step),
-       ") is good\n  try : resume with a smaller optimizer.lr or optimizer.clip_norm");
+       "\n  why : the update was not made; ",
+       saved_step < 0 ? std::string("there is no checkpoint yet")
+                      : concat("the checkpoint of step ", saved_step, " is good"),
+       "\n  try : resume with a smaller optimizer.lr or optimizer.clip_norm");
 }
 
 // {loss, tokens, aux, z, save requests, stop requests, expert tokens...}, summed over ranks.
@@ -357,6 +369,7 @@ void Trainer::Parts::save(const std::string& why) {
                                 progress.step > 0 ? model.schedule().at(progress.step) : 0.0,
                                 train_data->fingerprint());
   save_request.descriptions = state_descriptions();
+  save_request.aliases = {{"optimizer/master", "model"}};
   save_request.config = resolved_toml(config);
   save_request.layout = fmt::format("world {} dp {}", mesh.world(), mesh.dp());
   save_request.writer = "ferry " + version_text();

@@ -107,10 +107,6 @@ const std::vector<Exclusion>& unsupported_features() {
           {"optimizer.distributed"}, [](const RunConfig& c) { return c.optimizer.distributed; },
           "the distributed optimizer", "optimizer.distributed = false"),
       missing(
-          {"optimizer.overlap_grad_reduce"},
-          [](const RunConfig& c) { return c.optimizer.overlap_grad_reduce; },
-          "overlapped gradient reduction", "optimizer.overlap_grad_reduce = false"),
-      missing(
           {"optimizer.offload.enabled"},
           [](const RunConfig& c) { return c.optimizer.offload.enabled; },
           "the hybrid CPU and GPU optimizer", "optimizer.offload.enabled = false"),

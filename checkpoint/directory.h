@@ -1,12 +1,16 @@
 #pragma once
 
+// clang-format off
 // Every name that checkpoints give to files and directories, and the fence between starts of a run.
 //
 //   RUN/LATEST                        a hint for people: the newest acknowledged checkpoint
 //   RUN/ckpt/EPOCH.000007             created exclusively by start ("attempt") number 7
-//   RUN/ckpt/step-00000060/           a published checkpoint: shard-00000.h5 ... global.h5
-//   MANIFEST.json RUN/ckpt/step-00000090.a7.tmp/    one that attempt 7 is writing RUN/ckpt/trash/
-//   what is about to be deleted
+//   RUN/ckpt/step-00000060/           a published checkpoint:
+//       shard-00000.h5 ... global.h5 MANIFEST.json
+//   RUN/ckpt/step-00000090.a7.tmp/    one that attempt 7 is writing
+//   RUN/ckpt/trash/                   what is about to be deleted
+
+// clang-format on
 
 #include <cstdint>
 #include <optional>

@@ -16,9 +16,8 @@ const double kDoubleNan = std::bit_cast<double>(0x7ff8000000000000u);
 
 const std::map<std::string, std::string>& default_descriptions() {
   static const std::map<std::string, std::string> descriptions = {
-      {"model", "weights as the forward pass uses them"},
+      {"model", "weights that training continues from"},
       {"optimizer", "AdamW state, one tensor of the model's name and shape in each group"},
-      {"optimizer/master", "FP32 master weights, the ones that training continues from"},
       {"optimizer/exp_avg", "first moment: running mean of gradients, in units of the gradient"},
       {"optimizer/exp_avg_sq", "second moment: running mean of squared gradients"},
       {"state", "counters and everything else that training continues from"},
@@ -123,7 +122,8 @@ void describe(hid_t file, const std::map<std::string, std::string>& descriptions
 
 StoredFile write_global_file(FileSystem& file_system, const Path& directory,
                              const Manifest& manifest,
-                             const std::map<std::string, std::string>& descriptions) {
+                             const std::map<std::string, std::string>& descriptions,
+                             const std::map<std::string, std::string>& aliases) {
   const Path path = directory / kGlobalFileName;
   const auto file = file_system.create(path);
   {
@@ -131,6 +131,12 @@ StoredFile write_global_file(FileSystem& file_system, const Path& directory,
     Hdf5Handle view = create_hdf5_file(path);
     for (const StoredTensor& tensor : manifest.tensors)
       write_virtual_tensor(view, manifest, tensor);
+    for (const auto& [alias, group] : aliases) {
+      make_parent_groups(view, alias);
+      require_hdf5(
+          H5Lcreate_hard(view, group.c_str(), view, alias.c_str(), H5P_DEFAULT, H5P_DEFAULT),
+          "link " + alias + " to " + group);
+    }
     for (const auto& [name, value] : manifest.state) write_scalar(view, "state/" + name, value);
     write_string_attribute(view, "format", "ferry-checkpoint");
     write_integer_attribute(view, "version", kFormatVersion);

@@ -14,9 +14,11 @@ namespace ferry {
 
 /// Writes directory/global.h5 from `manifest` (files and tensors complete) and syncs it.
 /// `descriptions` maps names of groups, tensors or "state/..." scalars to one line about meaning
-/// and unit, stored as the attribute "description"; names that do not exist are ignored.
+/// and unit, stored as the attribute "description"; names that do not exist are ignored. `aliases`
+/// maps a second name of a group to the first: both show the same tensors.
 StoredFile write_global_file(FileSystem& file_system, const Path& directory,
                              const Manifest& manifest,
-                             const std::map<std::string, std::string>& descriptions);
+                             const std::map<std::string, std::string>& descriptions,
+                             const std::map<std::string, std::string>& aliases = {});
 
 }  // namespace ferry

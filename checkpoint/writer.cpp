@@ -136,8 +136,8 @@ class Saver {
       Manifest manifest = merge(shards);
       const std::string defect = manifest_defect(manifest);
       CHECK(defect.empty(), "the slices of all ranks do not make a checkpoint: ", defect);
-      manifest.files.push_back(
-          write_global_file(file_system_, temporary_, manifest, request_.descriptions));
+      manifest.files.push_back(write_global_file(file_system_, temporary_, manifest,
+                                                 request_.descriptions, request_.aliases));
       const std::string text = manifest_text(manifest);
       if (static_cast<int64_t>(text.size()) > kMaxManifestBytes) {
         fail(ExitCode::Storage, "the manifest would have ", text.size(), " bytes, more than ",

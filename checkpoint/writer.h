@@ -26,8 +26,9 @@ struct SaveRequest {
   // The rest counts on rank 0 only.
   State state;  // scalars that training continues from
   std::map<std::string, std::string>
-      descriptions;    // of tensors, groups and "state/...", see global_file.h
-  std::string config;  // TOML, UTF-8
+      descriptions;  // of tensors, groups and "state/...", see global_file.h
+  std::map<std::string, std::string> aliases;  // second names of groups, see global_file.h
+  std::string config;                          // TOML, UTF-8
   std::string layout;
   std::string writer = "ferry";          // program and version
   std::optional<CheckpointName> parent;  // the checkpoint before this one

@@ -113,7 +113,8 @@ int num_cuda_devices() {
 }
 
 std::vector<std::pair<std::string, std::string>> cuda_library_versions() {
-  // Both CUDA numbers are 1000 * major + 10 * minor, cuBLAS's is 10000 * major + 100 * minor + patch.
+  // Both CUDA numbers are 1000 * major + 10 * minor, cuBLAS's is 10000 * major + 100 * minor +
+  // patch.
   int runtime = 0, driver = 0;
   CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
   CUDA_CHECK(cudaDriverGetVersion(&driver));

@@ -1,7 +1,8 @@
 #pragma once
 
-// Sums gradients over the data-parallel ranks, overlapped with backward: on the last micro-batch of
-// a step, each block's buckets go out on a stream of their own as soon as the block is done.
+// Sums gradients over the data-parallel ranks. With overlap, on the last micro-batch of a step each
+// block's buckets go out on a stream of their own as soon as the block is done; without, all of
+// them after backward. The results are the same bits.
 
 #include <memory>
 #include <vector>
@@ -15,7 +16,8 @@ namespace ferry {
 class GradReducer final : public BlockHooks {
  public:
   /// `dense` reduces ReduceAxis::Dense buckets, `expert` the others; all must outlive this.
-  GradReducer(const GradientBuckets& buckets, Group& dense, Group& expert, Device& device);
+  GradReducer(const GradientBuckets& buckets, Group& dense, Group& expert, Device& device,
+              bool overlap);
 
   /// Call before the backward of the last micro-batch of a step.
   void begin_last_micro_batch() { last_ = true; }
@@ -24,10 +26,14 @@ class GradReducer final : public BlockHooks {
   void finish(Stream& stream);
 
  private:
+  /// Enqueues the block's reductions behind what `compute` has so far.
+  void reduce(Stream& compute, int block_idx);
+
   const GradientBuckets& buckets_;
   Group& dense_;
   Group& expert_;
   std::unique_ptr<Stream> stream_;
+  bool overlap_;
   bool last_ = false;
 };
 

@@ -133,11 +133,11 @@ TEST(Banner, SaysWhatRuns) {
   std::vector<std::string> lines;
   for (std::string line; std::getline(text, line);) lines.push_back(line);
   ASSERT_EQ(lines.size(), 10u);
-  EXPECT_THAT(lines[0], StartsWith("ferry " + version_text() + " (git " + git_revision() + ")  20"));
+  EXPECT_THAT(lines[0],
+              StartsWith("ferry " + version_text() + " (git " + git_revision() + ")  20"));
   EXPECT_THAT(lines[0], HasSubstr("Z   run: quickstart  -> runs/x"));
   EXPECT_EQ(lines[1], "cluster   2 rank(s) from host1 | cpu | collectives: mpi");
-  EXPECT_EQ(lines[2],
-            "grid      world 2 = attention TP1 CP1 DP2 PP1 | experts ETP1 EP1 EDP2 PP1");
+  EXPECT_EQ(lines[2], "grid      world 2 = attention TP1 CP1 DP2 PP1 | experts ETP1 EP1 EDP2 PP1");
   EXPECT_EQ(lines[3],
             "model     4 layers (4 MoE) H128 GQA 4/2 | 8 experts top-2 | 3.38 M parameters, 1.02 M "
             "active | fp32");
@@ -160,16 +160,21 @@ TEST(PeakFlops, IsKnownOfHopperBoards) {
 
 TEST(DurationText, HasTwoUnits) {
   const std::vector<std::pair<double, std::string>> cases = {
-      {0.4, "0s"},         {12, "12s"},         {59.6, "1m 00s"},     {200, "3m 20s"},
-      {3599.7, "1h 00m"},  {7500, "2h 05m"},    {86399, "23h 59m"},   {86400, "1d 0h"},
-      {4 * 86400 + 3 * 3600 + 59, "4d 3h"}};
+      {0.4, "0s"},        {12, "12s"},        {59.6, "1m 00s"},
+      {200, "3m 20s"},    {3599.7, "1h 00m"}, {7500, "2h 05m"},
+      {86399, "23h 59m"}, {86400, "1d 0h"},   {4 * 86400 + 3 * 3600 + 59, "4d 3h"}};
   for (const auto& [seconds, text] : cases) EXPECT_EQ(duration_text(seconds), text);
 }
 
 TEST(CountText, HasAUnit) {
-  const std::vector<std::pair<double, std::string>> cases = {
-      {0, "0"},           {999, "999"},       {999.6, "1.0k"},     {17700, "17.7k"},
-      {999.6e3, "1.00 M"}, {4194304, "4.19 M"}, {6.919e9, "6.92 B"}, {1e12, "1.00 T"}};
+  const std::vector<std::pair<double, std::string>> cases = {{0, "0"},
+                                                             {999, "999"},
+                                                             {999.6, "1.0k"},
+                                                             {17700, "17.7k"},
+                                                             {999.6e3, "1.00 M"},
+                                                             {4194304, "4.19 M"},
+                                                             {6.919e9, "6.92 B"},
+                                                             {1e12, "1.00 T"}};
   for (const auto& [value, text] : cases) EXPECT_EQ(count_text(value), text);
 }
 

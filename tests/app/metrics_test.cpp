@@ -130,10 +130,9 @@ TEST_F(Metrics, WhatCannotBeCutStaysAsItWas) {
 
 TEST_F(Metrics, ALineHasTheKeysThatApply) {
   const nlohmann::ordered_json line = metrics_line(report(), {2, false});
-  EXPECT_THAT(keys_of(line),
-              ElementsAre("step", "samples", "tokens", "loss", "lr", "grad_norm", "step_s",
-                          "tokens_per_s", "tflops", "skipped", "nonfinite", "host_bytes",
-                          "optimizer_s", "exposed_s"));
+  EXPECT_THAT(keys_of(line), ElementsAre("step", "samples", "tokens", "loss", "lr", "grad_norm",
+                                         "step_s", "tokens_per_s", "tflops", "skipped", "nonfinite",
+                                         "host_bytes", "optimizer_s", "exposed_s"));
   EXPECT_EQ(line["step"], 7);
   EXPECT_EQ(line["samples"], 112);
   EXPECT_EQ(line["tokens"], 1792);
@@ -178,8 +177,7 @@ TEST_F(Metrics, AnEventSaysWhatAndWhen) {
   EXPECT_THAT(keys_of(made), ElementsAre("time", "event", "step"));
   EXPECT_EQ(made["event"], "saved");
   EXPECT_EQ(made["step"], 7);
-  EXPECT_THAT(made["time"].get<std::string>(),
-              ::testing::MatchesRegex("20..-..-..T..:..:..Z"));
+  EXPECT_THAT(made["time"].get<std::string>(), ::testing::MatchesRegex("20..-..-..T..:..:..Z"));
 }
 
 TEST(StepReport, CountsBalanceAndDeadExperts) {

@@ -136,6 +136,17 @@ TEST_F(RunDirectory, DescribesTheStart) {
   EXPECT_TRUE(env.contains("git"));
 }
 
+TEST_F(RunDirectory, ErrorsOfARankHaveALog) {
+  prepare_run_directory(run_, false, false);
+  log_error(run_, 7, "error: one");
+  log_error(run_, 7, "error: two");
+  std::ifstream in(run_ / "log" / "rank-0007.log");
+  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  EXPECT_THAT(text, ::testing::MatchesRegex("20..-..-..T..:..:..Z error: one\n"
+                                            "20..-..-..T..:..:..Z error: two\n"));
+  log_error(temp_ / "absent", 0, "error: three");  // nothing to say it to
+}
+
 TEST_F(RunDirectory, WhatCannotBeWrittenIsAStorageError) {
   const RunConfig config = testing::quickstart({});
   EXPECT_THAT(error(ExitCode::Storage,

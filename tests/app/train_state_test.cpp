@@ -33,8 +33,7 @@ class Model {
       fill_normal(stream, state.master, 1.0, {seed, 0, ++site}, 0);
       fill_normal(stream, state.exp_avg, 1.0, {seed, 0, ++site}, 0);
       fill_normal(stream, state.exp_avg_sq, 1.0, {seed, 0, ++site}, 0);
-      if (!state.master.same_memory(parameter->value))
-        cast(stream, parameter->value, state.master);
+      if (!state.master.same_memory(parameter->value)) cast(stream, parameter->value, state.master);
     }
     stream.synchronize();
   }
@@ -47,8 +46,7 @@ class Model {
     std::string all;
     for (Parameter* parameter : pointers_) {
       AdamwState& state = store_->state(*parameter);
-      for (const Tensor& tensor :
-           {parameter->value, state.master, state.exp_avg, state.exp_avg_sq})
+      for (const Tensor& tensor : {parameter->value, state.master, state.exp_avg, state.exp_avg_sq})
         all.append(static_cast<const char*>(tensor.raw()), static_cast<size_t>(tensor.bytes()));
     }
     return all;
@@ -76,8 +74,8 @@ class Model {
     parameter.shape = shape;
     parameter.dtype = dtype;
     parameter.value = Tensor::empty(stream_, "weights", shape, dtype);
-    fill_normal(stream_, parameter.value, 1.0,
-                {seed, 0, static_cast<uint32_t>(parameters_.size())}, 0);
+    fill_normal(stream_, parameter.value, 1.0, {seed, 0, static_cast<uint32_t>(parameters_.size())},
+                0);
     parameters_.push_back(parameter);
   }
 
@@ -127,6 +125,7 @@ TEST_F(TrainState, ComesBackBitForBit) {
     stream().synchronize();
     EXPECT_EQ(saved.bytes(), loaded.bytes()) << name_of(dtype);
     const int64_t elements = 6 * 4 + 2 * 3 * 4 + 3;
+    EXPECT_EQ(report.bytes, state_bytes(saved.parameters()));
     EXPECT_EQ(report.bytes, 3 * elements * (dtype == DType::F64 ? 8 : 4)) << "of every tensor";
   }
 }
@@ -202,8 +201,7 @@ TEST_F(TrainState, RanksShareTheWriting) {
       load.push_back(0);
       for (const SliceToSave& slice : snapshot.slices()) {
         ++written[slice.name];
-        const int64_t bytes =
-            slice.extent.numel() * static_cast<int64_t>(size_of(slice.dtype));
+        const int64_t bytes = slice.extent.numel() * static_cast<int64_t>(size_of(slice.dtype));
         load.back() += bytes;
         largest = std::max(largest, bytes);
         sum += bytes;

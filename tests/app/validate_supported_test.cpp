@@ -41,7 +41,6 @@ TEST(Validate, EveryFeatureThatIsMissingIsRefusedByName) {
       {"batch.ramp", {{"batch.ramp=[4,4,100]"}}},
       {"optimizer.name", {{"optimizer.name=sgd"}}},
       {"optimizer.distributed", {{"optimizer.distributed=true"}}},
-      {"optimizer.overlap_grad_reduce", {{"optimizer.overlap_grad_reduce=true"}}},
       {"optimizer.offload.enabled", {{"optimizer.offload.enabled=true"}}},
       {"optimizer.offload.dump_param_groups", {{"optimizer.offload.dump_param_groups=a.json"}}},
       {"activation_offload.enabled", {{"activation_offload.enabled=true"}}},

@@ -49,7 +49,10 @@ class GlobalFile : public ::testing::Test {
     const auto errors = testing::run_ranks(2, [&](Control& control) {
       begin_attempt(run_.path(), control);
       testing::RankSlices slices(model_, control.rank(), 2);
-      save_checkpoint(testing::sample_request(run_.path(), slices.to_save(), {}), control);
+      const std::vector<SliceToSave> to_save = slices.to_save();
+      SaveRequest request = testing::sample_request(run_.path(), to_save, {});
+      request.aliases = {{"second/name", "model"}};
+      save_checkpoint(request, control);
     });
     EXPECT_THAT(errors, ::testing::Each(""));
     // Shards are found beside the file wherever the directory is moved.
@@ -71,7 +74,8 @@ TEST_F(GlobalFile, H5lsShowsWholeTensorsUnderGlobalNames) {
         "/optimizer/master/layers/0/attention/proj/weight Dataset {6, 8}",
         "/optimizer/exp_avg_sq/layers/0/attention/proj/weight Dataset {2, 3, 2, 4}",
         "/state/step              Dataset {SCALAR}", "/state/data/position     Dataset {SCALAR}",
-        "/state/router_bias       Dataset {1, 4}"}) {
+        "/state/router_bias       Dataset {1, 4}",
+        "/second/name             Group, same as /model"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
 }

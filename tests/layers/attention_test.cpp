@@ -86,7 +86,8 @@ TEST_F(AttentionTest, IsTheFormula) {
   const int64_t seq = 5, heads = 4, kv_heads = 2, dim = 6, half = 3, hidden = 10;
   const auto attention = make(small(kv_heads));
   std::vector<std::vector<double>> weights;
-  attention->visit([&](Parameter& p) { weights.push_back(read_back_as_double(stream(), p.value)); });
+  attention->visit(
+      [&](Parameter& p) { weights.push_back(read_back_as_double(stream(), p.value)); });
   const Tensor x_tensor = input(2 * seq);
   const auto x = read_back_as_double(stream(), x_tensor);
 
@@ -123,7 +124,8 @@ TEST_F(AttentionTest, IsTheFormula) {
     }
     for (int64_t o = 0; o < hidden; ++o) {
       double sum = 0;
-      for (int64_t i = 0; i < heads * dim; ++i) sum += attended[i] * weights[1][o * heads * dim + i];
+      for (int64_t i = 0; i < heads * dim; ++i)
+        sum += attended[i] * weights[1][o * heads * dim + i];
       want.push_back(sum);
     }
   }

@@ -52,12 +52,11 @@ class BlockTest : public CpuTest {
 TEST_F(BlockTest, VisitsParametersInTheOrderOfForward) {
   std::vector<std::string> names;
   make_block(DType::F32, 0)->visit([&](Parameter& p) { names.push_back(p.name); });
-  EXPECT_EQ(names,
-            (std::vector<std::string>{
-                "layers/0/attn_norm/weight", "layers/0/attention/qkv/weight",
-                "layers/0/attention/q_norm/weight", "layers/0/attention/k_norm/weight",
-                "layers/0/attention/proj/weight", "layers/0/mlp_norm/weight",
-                "layers/0/mlp/fc1/weight", "layers/0/mlp/fc2/weight"}));
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "layers/0/attn_norm/weight", "layers/0/attention/qkv/weight",
+                       "layers/0/attention/q_norm/weight", "layers/0/attention/k_norm/weight",
+                       "layers/0/attention/proj/weight", "layers/0/mlp_norm/weight",
+                       "layers/0/mlp/fc1/weight", "layers/0/mlp/fc2/weight"}));
 }
 
 TEST_F(BlockTest, GradientsMatchDifferenceQuotients) {
@@ -75,8 +74,7 @@ TEST_F(BlockTest, ResidualPathIsTheIdentity) {
   const auto block = make_block(DType::F64, 0.2);
   allocate_parameters(stream(), *block, 1);
   block->visit([&](Parameter& p) {
-    if (p.name.ends_with("proj/weight") || p.name.ends_with("fc2/weight"))
-      stream().zero(p.value);
+    if (p.name.ends_with("proj/weight") || p.name.ends_with("fc2/weight")) stream().zero(p.value);
   });
   const Tensor x = random_tensor(stream(), {18, kHidden}, DType::F64, 2);
   const Tensor dy = random_tensor(stream(), {18, kHidden}, DType::F64, 3);

@@ -65,9 +65,7 @@ TEST_F(InitTest, Bf16StartsFromTheRoundedValuesOfFp32) {
     EXPECT_EQ(rounded[i], static_cast<float>(BFloat16(exact[i])));
 }
 
-TEST_F(InitTest, OutputLayersStartSmaller) {
-  EXPECT_DOUBLE_EQ(output_init_std(0.02, 8), 0.02 / 4);
-}
+TEST_F(InitTest, OutputLayersStartSmaller) { EXPECT_DOUBLE_EQ(output_init_std(0.02, 8), 0.02 / 4); }
 
 }  // namespace
 }  // namespace ferry::testing

@@ -10,8 +10,7 @@ namespace {
 
 class LinearTest : public CpuTest {
  protected:
-  Linear linear{"layers/3/attention/proj", 7,          5,
-                DType::F64,                Init::normal(0.1), Label::AttnProj};
+  Linear linear{"layers/3/attention/proj", 7, 5, DType::F64, Init::normal(0.1), Label::AttnProj};
 };
 
 TEST_F(LinearTest, DescribesItsParameter) {

@@ -54,7 +54,8 @@ TEST_F(ForcedRoutingTest, UniformRandomIsUniform) {
   const std::vector<int32_t> chosen = forced.choose(8000);
   expect_distinct_choices(chosen, 3);
   // 3000 tokens each, 5 standard deviations.
-  for (const int64_t count : load(chosen, 8)) EXPECT_NEAR(count, 3000, 5 * std::sqrt(3000.0 * 5 / 8));
+  for (const int64_t count : load(chosen, 8))
+    EXPECT_NEAR(count, 3000, 5 * std::sqrt(3000.0 * 5 / 8));
   EXPECT_EQ(ForcedRouting("uniform_random", 8, 3, 1).choose(8000), chosen);
   EXPECT_NE(ForcedRouting("uniform_random", 8, 3, 2).choose(8000), chosen);
 }
@@ -116,9 +117,9 @@ TEST_F(ForcedRoutingTest, Refusals) {
   EXPECT_EQ(refusal("fair"),
             "debug.force_routing = \"fair\" is not one of none, balanced, uniform_random, "
             "all_to:[..], skip:[..], power_law:a");
-  for (const char* mode : {"all_to", "all_to:", "all_to:0,1", "all_to:[]", "all_to:[0,1", "all_to:[0;1]",
-                           "all_to:[0,4]", "all_to:[-1,0]", "all_to:[0,1]x", "all_to:[0,0]",
-                           "skip:[a]", "skip:[1,1]"}) {
+  for (const char* mode : {"all_to", "all_to:", "all_to:0,1", "all_to:[]", "all_to:[0,1",
+                           "all_to:[0;1]", "all_to:[0,4]", "all_to:[-1,0]", "all_to:[0,1]x",
+                           "all_to:[0,0]", "skip:[a]", "skip:[1,1]"}) {
     EXPECT_EQ(refusal(mode), concat("debug.force_routing = \"", mode,
                                     "\": after the colon a list of different experts in [0, 4) is "
                                     "needed, e.g. all_to:[0,1]"));
@@ -129,7 +130,8 @@ TEST_F(ForcedRoutingTest, Refusals) {
   EXPECT_EQ(refusal("skip:[0,1,3]"),
             "debug.force_routing = \"skip:[0,1,3]\" leaves 1 experts, but every token needs "
             "moe.top_k = 2");
-  for (const char* mode : {"power_law", "power_law:", "power_law:x", "power_law:-1", "power_law:1.2x"})
+  for (const char* mode :
+       {"power_law", "power_law:", "power_law:x", "power_law:-1", "power_law:1.2x"})
     EXPECT_EQ(refusal(mode), concat("debug.force_routing = \"", mode,
                                     "\": an exponent >= 0 is needed, e.g. power_law:1.2"));
   for (const char* kind : {"none", "balanced", "uniform_random"})

@@ -23,9 +23,7 @@ class LocalDispatcherTest : public CpuTest {
   Tensor doubles(const std::vector<double>& values, const Shape& shape) {
     return from_host(stream(), "doubles", values, shape);
   }
-  std::vector<double> values(const Tensor& tensor) {
-    return read_back_as_double(stream(), tensor);
-  }
+  std::vector<double> values(const Tensor& tensor) { return read_back_as_double(stream(), tensor); }
 
   Batch batch_;
   RoutingPlan plan_;
@@ -46,8 +44,7 @@ TEST_F(LocalDispatcherTest, OrdersRowsByExpertThenToken) {
 
 TEST_F(LocalDispatcherTest, CombinesTheRowsOfAToken) {
   const Tensor rows = doubles({1, 2, 4, 8, 16, 32}, {6, 1});
-  EXPECT_EQ(values(dispatcher_.combine(pass_, rows, {}, plan_)),
-            (std::vector<double>{9, 18, 36}));
+  EXPECT_EQ(values(dispatcher_.combine(pass_, rows, {}, plan_)), (std::vector<double>{9, 18, 36}));
   EXPECT_EQ(values(dispatcher_.combine(pass_, rows, doubles({.5, .25, .125}, {3, 1}), plan_)),
             (std::vector<double>{9.5, 18.25, 36.125}));
 }

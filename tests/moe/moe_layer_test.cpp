@@ -67,10 +67,10 @@ TEST_F(MoeLayerTest, VisitsParametersInTheOrderOfForward) {
   make_layer(DType::F32, {2, false, 7, true, "none"})->visit([&](Parameter& p) {
     names.push_back(concat(p.name.substr(13), p.axis == ReduceAxis::Expert ? " expert" : ""));
   });
-  EXPECT_EQ(names, (std::vector<std::string>{
-                       "shared_experts/fc1/weight", "shared_experts/fc2/weight",
-                       "shared_experts/gate/weight", "router/weight", "experts/fc1/weight expert",
-                       "experts/fc2/weight expert"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"shared_experts/fc1/weight", "shared_experts/fc2/weight",
+                                      "shared_experts/gate/weight", "router/weight",
+                                      "experts/fc1/weight expert", "experts/fc2/weight expert"}));
 }
 
 TEST_F(MoeLayerTest, GradientsMatchDifferenceQuotients) {
@@ -123,8 +123,9 @@ TEST_F(MoeLayerTest, OneExpertIsADenseMlp) {
 
 TEST_F(MoeLayerTest, EveryTokenReachesItsExperts) {
   for (const char* mode : {"none", "balanced", "uniform_random", "power_law:2"}) {
+    const Outcome outcome = run({.force_routing = mode});
     double sum = 0;
-    for (const double count : run({.force_routing = mode}).tensors.at(kCounts)) sum += count;
+    for (const double count : outcome.tensors.at(kCounts)) sum += count;
     EXPECT_EQ(sum, 2 * kTokens) << mode;
   }
   EXPECT_EQ(run({.force_routing = "balanced"}).tensors.at(kCounts), std::vector<double>(5, 8));
@@ -179,11 +180,11 @@ class MoeLayerOnDevices : public DeviceTest {};
 TEST_P(MoeLayerOnDevices, IsCloseToFloat64) {
   // Relative, in the 2-norm of each tensor.
   const double tolerance = dtype() == DType::F64 ? 1e-13 : dtype() == DType::F32 ? 1e-5 : 2e-2;
-  for (const LayerCase& c :
-       std::initializer_list<LayerCase>{{.shared_ffn = 16, .shared_gate = true},
-                                        {.pre_softmax = true},
-                                        {.top_k = 1, .pre_softmax = true, .force_routing = "all_to:[2]"},
-                                        {.force_routing = "all_to:[0,3]"}}) {
+  for (const LayerCase& c : std::initializer_list<LayerCase>{
+           {.shared_ffn = 16, .shared_gate = true},
+           {.pre_softmax = true},
+           {.top_k = 1, .pre_softmax = true, .force_routing = "all_to:[2]"},
+           {.force_routing = "all_to:[0,3]"}}) {
     SCOPED_TRACE(concat(c));
     const auto layer = make_layer(dtype(), c), exact_layer = make_layer(DType::F64, c);
     allocate_parameters(stream(), *layer, 1);

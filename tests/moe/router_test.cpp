@@ -164,8 +164,8 @@ TEST_F(RouterTest, GradientsMatchDifferenceQuotients) {
         double sum = 0;
         for (const auto& [name, coeff] : {std::pair("aux_loss", aux), {"z_loss", z}})
           if (coeff > 0)
-            sum += coeff * kNumLossTokens *
-                   read_back_as_double(stream(), totals.all().at(name)).at(0);
+            sum +=
+                coeff * kNumLossTokens * read_back_as_double(stream(), totals.all().at(name)).at(0);
         return sum;
       };
       expect_gradients(stream(), module, input(), check);
@@ -259,8 +259,8 @@ TEST_F(RouterTest, CountsAreExactBeyondTheIntegersOfFloat) {
   StepTotals totals;
   const Tensor total = totals.get(stream(), module.router.counts_name(), {kExperts}, DType::I64);
   const int64_t before = (int64_t{1} << 40) + 1;
-  stream().copy(total, from_host(stream(), "before", std::vector<int64_t>(kExperts, before),
-                                 {kExperts}));
+  stream().copy(total,
+                from_host(stream(), "before", std::vector<int64_t>(kExperts, before), {kExperts}));
   Tape tape(Tape::Mode::Off);
   Pass pass(stream(), tape, r.batch, totals, r.key, true);
   module.router.forward(pass, input(DType::F32));
@@ -284,7 +284,8 @@ TEST_P(RouterOnDevices, IsCloseToFloat64) {
   Outcome outcome = run_micro_batch(stream(), module, x, dy, r);
   Outcome want = run_micro_batch(reference(), exact_module, exact(x), exact(dy), exact_r);
   EXPECT_EQ(outcome.tensors.at(kCounts), want.tensors.at(kCounts));
-  EXPECT_LE(relative_error(outcome.tensors.at("dx"), want.tensors.at("dx")), 2 * epsilon_of(dtype()) + 1e-5);
+  EXPECT_LE(relative_error(outcome.tensors.at("dx"), want.tensors.at("dx")),
+            2 * epsilon_of(dtype()) + 1e-5);
   outcome.tensors.erase("dx");
   want.tensors.erase("dx");
   expect_near(outcome, want, dtype() == DType::F64 ? 1e-13 : 1e-5);

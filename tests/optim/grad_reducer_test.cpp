@@ -12,7 +12,7 @@ namespace {
 // One rank with two blocks: dense parameters in both, experts in the second.
 class Rank {
  public:
-  Rank(Group& dense, Group& expert) {
+  Rank(Group& dense, Group& expert, bool overlap = true) {
     const auto describe = [](Parameter& p, const char* name, int64_t numel, ReduceAxis axis) {
       p.name = name;
       p.shape = {numel};
@@ -23,7 +23,7 @@ class Rank {
     describe(experts_, "experts", 3, ReduceAxis::Expert);
     buckets_ = std::make_unique<GradientBuckets>(
         *stream_, std::vector<std::vector<Parameter*>>{{&first_}, {&second_, &experts_}});
-    reducer_ = std::make_unique<GradReducer>(*buckets_, dense, expert, *device_);
+    reducer_ = std::make_unique<GradReducer>(*buckets_, dense, expert, *device_, overlap);
   }
 
   // Adds 1 to all gradients in the place of a backward, the later block first.
@@ -63,11 +63,11 @@ class Rank {
 };
 
 TEST(GradReducer, SumsOverTheGroupOfEachAxis) {
-  for (const int size : {1, 2, 4}) {
-    run_ranks(size, [&](Group& world, Control&) {
+  for (const auto& [size, overlap] : {std::pair(1, true), {2, true}, {4, true}, {4, false}}) {
+    run_ranks(size, [&, size = size, overlap = overlap](Group& world, Control&) {
       // Experts have copies on every second rank, as with expert parallelism over two ranks.
       const std::unique_ptr<Group> expert = world.split(world.rank() % 2, "edp");
-      Rank rank(world, *expert);
+      Rank rank(world, *expert, overlap);
       rank.begin_step();
       rank.micro_batch(world.rank() + 1, true);
       rank.finish();

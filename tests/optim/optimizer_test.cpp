@@ -33,9 +33,7 @@ class OptimizerTest : public CpuTest {
     p.value = tensor_of(stream(), values, p.shape, dtype);
     p.grad = tensor_of(stream(), gradients, p.shape, accumulate_dtype(dtype));
   }
-  std::vector<double> values(const Tensor& tensor) {
-    return read_back_as_double(stream(), tensor);
-  }
+  std::vector<double> values(const Tensor& tensor) { return read_back_as_double(stream(), tensor); }
 
   // AdamW on one parameter in double precision.
   struct Reference {

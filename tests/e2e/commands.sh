@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+# Every command: its help with an example that runs, and what it prints for programs.
+source "$(dirname "$0")/lib.bash"
+
+# The example in a command's help, as a command line of the program under test.
+example_of() {
+  "$FERRY" "$@" --help | tee "$temp/out" | sed -n '/Example:/,$p' | grep -o 'ferry .*' | head -n 1
+}
+
+helped() {
+  local example
+  "$FERRY" "$@" --help >"$temp/out"
+  says "Usage:"
+  example=$(example_of "$@")
+  case $example in "ferry $*"*) ;; *)
+    echo "no example of 'ferry $*': $example"
+    return 1
+    ;;
+  esac
+}
+
+root_help() {
+  code 0 "$FERRY" --help
+  for name in train plan config data ckpt eval bench version; do says "$name"; done
+}
+
+# runs EXAMPLE: in a folder like a fresh checkout
+runs() {
+  (cd "$temp/checkout" && eval "${1/#ferry/\"\$FERRY\"}") >"$temp/out"
+}
+
+examples() {
+  local name
+  mkdir -p "$temp/checkout"
+  cp -r configs "$temp/checkout/"
+  mkdir "$temp/checkout/data"
+  cp -r data/quickstart "$temp/checkout/data/"
+  mapfile -t arguments < <(small "$temp/checkout/runs/quickstart" run.steps=60 run.stop_at_step=60)
+  "$FERRY" train "${arguments[@]}"
+  for name in "plan" "config" "data build" "data info" "data check" "data dump" "data merge" \
+    "ckpt list" "ckpt show" "ckpt verify" "ckpt hash" "eval" "version"; do
+    # shellcheck disable=SC2086
+    echo "running $(example_of $name)"
+    # shellcheck disable=SC2086
+    runs "$(example_of $name)"
+    [ -s "$temp/out" ]
+  done
+}
+
+version() {
+  "$FERRY" version | tee "$temp/out"
+  says "backends   cpu yes"
+  "$FERRY" version --json | "$FERRY_PYTHON" -c '
+import json, sys
+version = json.load(sys.stdin)
+assert {"version", "git", "compiler", "backends", "libraries", "cpu", "gpus"} <= set(version)
+'
+}
+
+plans() {
+  local name
+  for name in quickstart olmoe_1b_7b qwen3_30b_a3b mixtral_8x7b; do
+    "$FERRY" plan "configs/$name.toml" --json >"$temp/$name.json"
+  done
+  "$FERRY_PYTHON" - "$temp" <<'PYTHON'
+import json, sys
+for name, parameters, gflop in (("olmoe_1b_7b", 6.919, 7.88), ("qwen3_30b_a3b", 30.53, 23.08),
+                                ("mixtral_8x7b", 46.70, 79.7)):
+    plan = json.load(open(f"{sys.argv[1]}/{name}.json"))
+    assert abs(plan["parameters"]["total"] / 1e9 - parameters) < 0.005, plan["parameters"]
+    assert abs(plan["flops_per_token"]["total"] / 1e9 / gflop - 1) < 0.005, plan["flops_per_token"]
+    assert plan["memory_bytes_per_rank"]["total"] > 0
+PYTHON
+}
+
+resolved() {
+  "$FERRY" config configs/quickstart.toml run.steps=60 --resolved >"$temp/resolved.toml"
+  "$FERRY" config "$temp/resolved.toml" --resolved | sed 's/ *# .*//' >"$temp/again"
+  sed 's/ *# .*//' "$temp/resolved.toml" | cmp - "$temp/again"
+  grep -q '^steps = 60 .*# command line' "$temp/resolved.toml"
+  grep -q '^hidden = 128 .*# configs/quickstart.toml:' "$temp/resolved.toml"
+}
+
+documented() { "$FERRY" config --markdown | cmp - docs/config.md; }
+
+missing_arguments() {
+  code 2 "$FERRY"
+  says "error:"
+  code 2 "$FERRY" trian
+  says "error: there is no command 'trian'"
+  code 2 "$FERRY" data
+  says "build"
+  code 2 "$FERRY" data biuld
+  says "error: there is no command 'data biuld'"
+  local name
+  for name in train plan eval "data build" "data info" "data check" "data dump" "data merge" \
+    "ckpt list" "ckpt show" "ckpt verify" "ckpt hash"; do
+    # shellcheck disable=SC2086
+    code 2 "$FERRY" $name
+    says "error: "
+    says "required"
+    says "try : ferry $name --help"
+  done
+  code 2 "$FERRY" config
+  code 2 "$FERRY" version --jsno
+  says "jsno"
+}
+
+bench() {
+  local size=(model.layers=2 model.hidden=32 model.head_dim=8 model.ffn=32 model.seq=32
+    moe.ffn=16 run.backend=cpu)
+  "$FERRY" bench "$1" configs/quickstart.toml "${size[@]}" "${@:2}" --json >"$temp/rows"
+  "$FERRY_PYTHON" - "$temp/rows" "$1" <<'PYTHON'
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+assert rows, "no rows"
+for row in rows:
+    assert row["bench"] == sys.argv[2] and row["commit"] and row["date"] and row["machine"], row
+    rate = row.get("gb_per_s", row.get("tflops"))
+    assert rate > 0 and row.get("of_ceiling", 1) > 0, row
+names = {row.get("name") for row in rows}
+if sys.argv[2] == "ops":
+    assert {"qkv forward", "attention backward"} <= names, names
+PYTHON
+  "$FERRY" bench "$1" configs/quickstart.toml "${size[@]}" "${@:2}" >"$temp/out"
+  [ "$(wc -l <"$temp/out")" -gt 1 ]
+}
+
+try help root_help
+for name in train plan config data ckpt eval version "data build" "data info" "data check" \
+  "data dump" "data merge" "ckpt list" "ckpt show" "ckpt verify" "ckpt hash" "bench ops" \
+  "bench copy" "bench step" bench; do
+  # shellcheck disable=SC2086
+  try "help_of_${name/ /_}" helped $name
+done
+try examples_run examples
+try version version
+try plan_of_published_models plans
+try resolved_configuration_reads_back resolved
+try configuration_keys_are_documented documented
+try missing_arguments_are_named missing_arguments
+try bench_copy bench copy
+try bench_ops bench ops
+try bench_step bench step --warmup 1 --steps 2
+finish

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# A run that is stopped and resumed equals one that goes straight on, bit for bit.
+source "$(dirname "$0")/lib.bash"
+
+straight() {
+  train "$temp/straight" run.eval_every=4
+  course "$temp/straight" >"$temp/straight.course"
+  same "$(wc -l <"$temp/straight.course")" 12
+  train "$temp/again" run.eval_every=4
+  course "$temp/again" | cmp - "$temp/straight.course"
+  same "$(hash "$temp/again")" "$(hash "$temp/straight")"
+}
+
+# In the warm-up, at its end and in the decay.
+resumed_at() {
+  local run=$temp/resumed-$1
+  train "$run" run.eval_every=4 run.stop_at_step="$1"
+  same "$(checkpoints "$run")" "step-$(printf %08d "$1") "
+  train "$run" run.eval_every=4 | tee "$temp/out"
+  says "ckpt/step-$(printf %08d "$1") (verified"
+  # stop_at_step evaluates at its end, which a straight run need not do.
+  course "$run" | sed "/'step', $1)/s/('valid_loss', [0-9.]*)/('valid_loss', None)/" >"$run.course"
+  sed "/'step', $1)/s/('valid_loss', [0-9.]*)/('valid_loss', None)/" "$temp/straight.course" |
+    cmp - "$run.course"
+  same "$(hash "$run")" "$(hash "$temp/straight")"
+}
+
+many_stops() {
+  local step run=$temp/many
+  for step in 2 5 6 11; do train "$run" run.stop_at_step="$step"; done
+  train "$run"
+  same "$(hash "$run")" "$(hash "$temp/straight")"
+  same "$(wc -l <"$run/metrics.jsonl")" 12
+}
+
+killed() {
+  local run=$temp/killed last
+  local long=(run.steps=2000 checkpoint.every=3)
+  start "$run" 1 "${long[@]}"
+  wait_for_steps "$run" 8
+  kill -KILL "$pid"
+  wait "$pid" || true
+  last=$(($(wc -l <"$run/metrics.jsonl") + 3))
+  train "$run" "${long[@]}" run.stop_at_step="$last" | tee "$temp/out"
+  says "(verified"
+  train "$temp/unkilled" "${long[@]}" run.stop_at_step="$last"
+  course "$run" | cmp - <(course "$temp/unkilled")
+  same "$(hash "$run")" "$(hash "$temp/unkilled")"
+}
+
+two_ranks() {
+  train_ranks 2 "$temp/two"
+  train_ranks 2 "$temp/two-resumed" run.stop_at_step=5
+  train_ranks 2 "$temp/two-resumed"
+  course "$temp/two-resumed" | cmp - <(course "$temp/two")
+  same "$(hash "$temp/two-resumed")" "$(hash "$temp/two")"
+}
+
+schedule() {
+  local kind=$1
+  shift
+  train "$temp/$kind" optimizer.schedule="$kind" "$@"
+  train "$temp/$kind-resumed" optimizer.schedule="$kind" "$@" run.stop_at_step=9
+  train "$temp/$kind-resumed" optimizer.schedule="$kind" "$@"
+  course "$temp/$kind-resumed" | cmp - <(course "$temp/$kind")
+}
+
+try straight_runs_repeat straight
+for step in 1 4 7; do try "resumed_at_step_$step" resumed_at "$step"; done
+try resumed_four_times many_stops
+try killed_and_resumed killed
+try resumed_on_two_ranks two_ranks
+try resumed_schedule_linear schedule linear
+try resumed_schedule_constant schedule constant
+try resumed_schedule_wsd schedule wsd optimizer.wsd_decay=4
+finish
