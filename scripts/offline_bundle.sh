@@ -71,6 +71,9 @@ for header in "${headers[@]}"; do
 done
 [ -e "$target/lib/libutf8proc.a" ] || fail "the packages held no libutf8proc.a"
 
+# The copy may come without .git: `ferry version` there still names this revision.
+git -C "$root" describe --always --dirty --abbrev=9 >"$target/revision"
+
 cat <<END
 Copy the checkout with $target to the other host. There
 

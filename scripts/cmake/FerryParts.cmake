@@ -55,7 +55,11 @@ function(ferry_describe_build)
                   WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}" OUTPUT_VARIABLE revision
                   OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
   if(failed)
+    # A copy without git's records, made with scripts/offline_bundle.sh.
     set(revision unknown)
+    if(EXISTS "${FERRY_BUNDLE}/revision")
+      file(STRINGS "${FERRY_BUNDLE}/revision" revision LIMIT_COUNT 1)
+    endif()
   endif()
   set(definitions FERRY_VERSION="${PROJECT_VERSION}" FERRY_GIT_REVISION="${revision}")
   foreach(part CUDA NCCL CUDNN)

@@ -102,7 +102,7 @@ file_in_the_way() {
 damaged_checkpoint() {
   local run=$temp/damaged
   train "$run" run.stop_at_step=4
-  printf x | dd of="$run/ckpt/step-00000004/shard-00000.h5" bs=1 seek=20000 conv=notrunc
+  printf xxxxxxxx | dd of="$run/ckpt/step-00000004/shard-00000.h5" bs=1 seek=20000 conv=notrunc
   code 4 "$FERRY" ckpt verify "$run/ckpt/step-00000004"
   says "shard-00000.h5"
   code 4 "$FERRY" ckpt hash "$run"
@@ -163,7 +163,8 @@ full_disk() {
   wait "$pid" || status=$?
   cat "$temp/out"
   same "$status" 4
-  clear "full"
+  clear
+  grep -q 'disk is full\|not enough space' "$temp/out"
   same "$(checkpoints "$disk/run")" "step-00000002 "
   "$FERRY" ckpt verify "$disk/run"
   rm "$disk/filler"

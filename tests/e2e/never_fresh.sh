@@ -38,7 +38,7 @@ only_damaged() {
 newest_damaged() {
   local run=$temp/newest
   train "$run" run.stop_at_step=4 checkpoint.every=2
-  printf x | dd of="$run/ckpt/step-00000004/shard-00000.h5" bs=1 seek=20000 conv=notrunc
+  printf xxxxxxxx | dd of="$run/ckpt/step-00000004/shard-00000.h5" bs=1 seek=20000 conv=notrunc
   train "$run" | tee "$temp/out"
   says "step-00000004 is not used"
   says "step-00000002 (verified"
