@@ -56,7 +56,7 @@ values() { sed -n "s/.*\"$1\" *: *\\([-+.0-9eE]*\\).*/\\1/p" "$metrics"; }
 step_reached() { if [ -e "$metrics" ]; then values step | tail -n 1; else echo 0; fi; }
 
 # The steps that the run is made of, as it recorded them.
-steps_planned() { sed -n 's/^ *steps *= *\([0-9]*\).*/\1/p' "$run_dir/resolved.toml" | head -n 1; }
+steps_planned() { sed -n 's/^ *steps *= *\([0-9]*\).*/\1/p' "$run_dir/resolved.toml" | sed -n 1p; }
 
 newest_checkpoint() {
   find "$run_dir/ckpt" -maxdepth 1 -name 'step-[0-9]*' ! -name '*.*' 2>/dev/null | sort | tail -n 1
@@ -77,7 +77,7 @@ prepare_data() {
   scripts/quickstart_data.sh
   build/ferry data info data/quickstart/valid | tee build/quickstart-info.txt
   entropy=$(sed -n 's/.*[Bb]igram[^0-9]*\([0-9][.0-9]*\).*/\1/p' build/quickstart-info.txt |
-    head -n 1)
+    sed -n 1p)
   [ -n "$entropy" ] || fail "'ferry data info' printed no bigram entropy"
 }
 
@@ -116,7 +116,7 @@ show_result() {
   checkpoint=$(newest_checkpoint)
   [ -n "$checkpoint" ] || fail "no checkpoint in $run_dir/ckpt"
   say "result"
-  first=$(values loss | head -n 1)
+  first=$(values loss | sed -n 1p)
   last=$(values loss | tail -n 1)
   valid=$(values valid_loss | tail -n 1)
   [ -n "$valid" ] || fail "$metrics has no valid_loss"

@@ -32,6 +32,8 @@ inline RunConfig small_run(const TempDir& dir, const std::vector<std::string>& m
       "moe.layer_freq=[0,1]",
       "batch.micro=2",
       "batch.global=8",
+      "optimizer.lr=2e-3",
+      "optimizer.min_lr=2e-4",
       "optimizer.warmup_steps=2",
       "checkpoint.every=0",
       "data.kind=synthetic",

@@ -14,8 +14,12 @@ namespace ferry::testing {
 
 using Overrides = std::vector<std::string>;
 
+/// The quick start, with the numbers that tests rely on whatever it is tuned to.
 inline RunConfig quickstart(const Overrides& overrides) {
-  return load_config(std::string(FERRY_SOURCE_DIR) + "/configs/quickstart.toml", overrides);
+  Overrides all = {"run.steps=300", "optimizer.lr=2e-3", "optimizer.min_lr=2e-4",
+                   "optimizer.warmup_steps=20"};
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  return load_config(std::string(FERRY_SOURCE_DIR) + "/configs/quickstart.toml", all);
 }
 
 /// The violations without those of features that this version lacks.

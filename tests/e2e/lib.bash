@@ -51,8 +51,8 @@ finish() { [ "$num_failed" = 0 ] || exit 1; }
 small() {
   printf '%s\n' configs/quickstart.toml "run.dir='$1'" run.backend=cpu run.steps=12 \
     run.log_every=1 run.eval_every=0 run.eval_batches=2 model.layers=2 model.hidden=64 \
-    model.head_dim=16 model.ffn=64 model.seq=64 moe.ffn=32 optimizer.warmup_steps=4 \
-    checkpoint.every=0 "${@:2}"
+    model.head_dim=16 model.ffn=64 model.seq=64 moe.ffn=32 optimizer.lr=2e-3 \
+    optimizer.min_lr=2e-4 optimizer.warmup_steps=4 checkpoint.every=0 "${@:2}"
 }
 
 train() {
