@@ -80,11 +80,12 @@ std::string bench_table(const std::vector<BenchRow>& rows) {
   return text;
 }
 
-std::string bench_json(const std::vector<BenchRow>& rows, const std::string& machine,
-                       const std::string& command) {
+std::string bench_json(const std::vector<BenchRow>& rows, const std::string& config,
+                       const std::string& machine, const std::string& command) {
   std::string text;
   for (const BenchRow& row : rows) {
-    nlohmann::ordered_json json = {{"bench", row.bench}, {"name", row.name}, {"shape", row.shape}};
+    nlohmann::ordered_json json = {
+        {"bench", row.bench}, {"config", config}, {"name", row.name}, {"shape", row.shape}};
     json["median_us"] = row.seconds * 1e6;
     json["fastest_us"] = row.fastest_seconds * 1e6;
     json[row.flops > 0 ? "tflops" : "gb_per_s"] = row.rate() / (row.flops > 0 ? 1e12 : 1e9);

@@ -46,8 +46,8 @@ std::vector<BenchRow> bench_copy(Stream& stream);
 
 /// As text, or one JSON object a line with machine, commit and date.
 std::string bench_table(const std::vector<BenchRow>& rows);
-std::string bench_json(const std::vector<BenchRow>& rows, const std::string& machine,
-                       const std::string& command);
+std::string bench_json(const std::vector<BenchRow>& rows, const std::string& config,
+                       const std::string& machine, const std::string& command);
 
 /// Trains `steps` steps after `warmup` on the configuration's data and prints tokens/s, TFLOP/s,
 /// MFU and peak memory; no checkpoint, no run directory.

@@ -48,9 +48,9 @@ void add_table(CLI::App& bench, const char* name, const char* text, int& exit_co
       const auto stream = backend.device().make_stream("bench");
       const std::vector<BenchRow> rows = measure(*stream, config);
       if (runtime.rank() == 0)
-        std::cout << (options->json
-                          ? bench_json(rows, backend.device().name(), options->command(name))
-                          : bench_table(rows))
+        std::cout << (options->json ? bench_json(rows, config.run.name, backend.device().name(),
+                                                 options->command(name))
+                                    : bench_table(rows))
                   << std::flush;
       return ExitCode::Done;
     });

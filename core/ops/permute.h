@@ -1,7 +1,8 @@
 #pragma once
 
-// Moving tokens to their experts and back. Without atomics and without the host: rows are ordered
-// by expert and, within an expert, by token (stable), so results never depend on timing or layout.
+// Moving tokens to their experts and back. Without floating-point atomics and without the host:
+// rows are ordered by expert and, within an expert, by token (stable), so results never depend on
+// timing or layout.
 //
 // Slot s = t*k + j is choice j of token t; R = T*k slots. The plan is made once per micro-batch and
 // passed to both directions. The backward of permute is combine; the backward of combine is

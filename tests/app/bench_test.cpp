@@ -45,7 +45,7 @@ TEST(BenchTable, HasAShareOfTheCeilingInEveryRow) {
 }
 
 TEST(BenchJson, IsAnObjectALine) {
-  std::istringstream text(bench_json(rows(), "a machine", "ferry bench ops"));
+  std::istringstream text(bench_json(rows(), "tiny", "a machine", "ferry bench ops"));
   std::vector<nlohmann::json> objects;
   for (std::string line; std::getline(text, line);) objects.push_back(nlohmann::json::parse(line));
   ASSERT_EQ(objects.size(), 2u);
@@ -57,6 +57,7 @@ TEST(BenchJson, IsAnObjectALine) {
   EXPECT_EQ(objects[1].at("median_us"), 1000.0);
   EXPECT_FALSE(objects[1].contains("tflops"));
   for (const nlohmann::json& object : objects) {
+    EXPECT_EQ(object.at("config"), "tiny");
     EXPECT_EQ(object.at("machine"), "a machine");
     EXPECT_EQ(object.at("command"), "ferry bench ops");
     EXPECT_EQ(object.at("commit"), git_revision());
