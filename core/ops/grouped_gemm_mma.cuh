@@ -137,19 +137,16 @@ __device__ void store(const GroupedProduct& p, const GroupTile& tile, const floa
       const int64_t row_begin = (row_offset + row) * p.columns;
       if constexpr (kWgrad) {
         if (row >= num_rows) continue;
-        const int column = first_column + lane % 4 * 2;
-        auto* c = reinterpret_cast<float2*>(static_cast<float*>(p.c) + row_begin + column);
-        // All eight loads are on their way before the first store, which might be to their places
-        // for all the compiler knows.
-        float2 value[8];
 #pragma unroll
-        for (int j = 0; j < 8; ++j)
-          if (column + j * 8 < p.columns) value[j] = c[j * 4];
-#pragma unroll
-        for (int j = 0; j < 8; ++j)
-          if (column + j * 8 < p.columns)
-            c[j * 4] = make_float2(value[j].x + sums[i][j][half * 2],
-                                   value[j].y + sums[i][j][half * 2 + 1]);
+        for (int j = 0; j < 8; ++j) {
+          const int column = first_column + j * 8 + lane % 4 * 2;
+          if (column >= p.columns) continue;
+          auto* c = reinterpret_cast<float2*>(static_cast<float*>(p.c) + row_begin + column);
+          float2 value = *c;
+          value.x += sums[i][j][half * 2];
+          value.y += sums[i][j][half * 2 + 1];
+          *c = value;
+        }
       } else {
 #pragma unroll
         for (int quarter = 0; quarter < 2; ++quarter) {
