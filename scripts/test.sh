@@ -48,9 +48,10 @@ fi
 results=build/test-results
 rm -rf "$results"
 
-# The threads of these parts meet in their tests; the others compute on one stream.
+# What ThreadSanitizer runs: the parts with threads and streams, and the model that runs on them.
+# test_app adds no thread to these, but would take longer to compile than all of them together.
 threaded_tests=(test_core test_core_comm test_pipeline test_optim test_offload test_app_data
-  test_app)
+  test_layers test_moe test_app_model)
 program_seconds=900
 
 wanted() {
