@@ -84,8 +84,7 @@ ExitCode run(const Options& options, Runtime& runtime) {
   load_weights(*stream, checkpoint, parameters);
 
   const EvaluationResult result =
-      evaluate(model, *stream, config, data, runtime.rank(), runtime.size(), *backend.world,
-               backend.device(), config.run.eval_batches);
+      evaluate(model, *stream, config, data, *backend.world, config.run.eval_batches);
   if (runtime.rank() != 0) return ExitCode::Done;
   if (options.json) {
     const nlohmann::ordered_json json = {{"checkpoint", checkpoint.directory().string()},

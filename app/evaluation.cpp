@@ -16,15 +16,15 @@ std::shared_ptr<const TokenDataset> open_validation_data(const RunConfig& config
 }
 
 EvaluationResult evaluate(Gpt& model, Stream& stream, const RunConfig& config,
-                          std::shared_ptr<const TokenDataset> dataset, int dp_rank, int dp_size,
-                          Group& dp, Device& host, int64_t num_batches) {
+                          std::shared_ptr<const TokenDataset> dataset, Group& dp,
+                          int64_t num_batches) {
   LoaderConfig loader_config;
   loader_config.micro = config.batch.micro;
-  loader_config.dp_rank = dp_rank;
-  loader_config.dp_size = dp_size;
-  const int64_t per_step = loader_config.micro * dp_size;
+  loader_config.dp_rank = dp.rank();
+  loader_config.dp_size = dp.size();
+  const int64_t per_step = loader_config.micro * dp.size();
   loader_config.global = per_step;
-  const int64_t wanted = num_batches * config.global_batch(dp_size);
+  const int64_t wanted = num_batches * config.global_batch(dp.size());
   const int64_t num_micro = std::min(wanted, dataset->size()) / per_step;
   if (num_micro == 0)
     fail(ExitCode::Data, "error: the validation data has ", dataset->size(),
@@ -44,7 +44,7 @@ EvaluationResult evaluate(Gpt& model, Stream& stream, const RunConfig& config,
     tokens += static_cast<double>(batch.num_loss_tokens);
   }
   std::vector<double> sums{read_back_as_double(stream, totals.all().at("loss"))[0], tokens};
-  sum_over_ranks(sums, dp, host);
+  sum_over_ranks(sums, dp, stream);
   return {sums[0] / sums[1], sums[1]};
 }
 

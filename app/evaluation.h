@@ -20,9 +20,10 @@ struct EvaluationResult {
 };
 
 /// The mean token loss over `num_batches` global batches from the start of the dataset (fewer if it
-/// is smaller). Always the same samples, whatever the number of ranks. Collective.
+/// is smaller). Always the same samples, whatever the number of ranks. `dp`: the
+/// ranks that share them out. Collective.
 EvaluationResult evaluate(Gpt& model, Stream& stream, const RunConfig& config,
-                          std::shared_ptr<const TokenDataset> dataset, int dp_rank, int dp_size,
-                          Group& dp, Device& host, int64_t num_batches);
+                          std::shared_ptr<const TokenDataset> dataset, Group& dp,
+                          int64_t num_batches);
 
 }  // namespace ferry

@@ -8,8 +8,8 @@
 
 namespace ferry {
 
-/// Replaces every value by its sum over the group. Blocks. Exact for integers below 2^53. The group
-/// may be one for device memory: the values then travel through `device`.
-void sum_over_ranks(std::vector<double>& values, Group& group, Device& device);
+/// Replaces every value by its sum over the group. Waits for `stream`, on whose device the values
+/// travel. Exact for integers below 2^53.
+void sum_over_ranks(std::vector<double>& values, Group& group, Stream& stream);
 
 }  // namespace ferry

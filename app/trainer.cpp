@@ -326,7 +326,7 @@ std::vector<double> Trainer::Parts::read_totals(double tokens, const Request& ow
     const std::vector<double> counts = read_back_as_double(*stream, model.totals().all().at(name));
     sums.insert(sums.end(), counts.begin(), counts.end());
   }
-  sum_over_ranks(sums, *backend.world, backend.device());
+  sum_over_ranks(sums, *backend.world, *stream);
   return sums;
 }
 
@@ -344,10 +344,8 @@ void Trainer::Parts::log_step(const StepReport& r) {
 }
 
 double Trainer::Parts::evaluate_now() {
-  const MeshCoordinates at = mesh.at(runtime.rank());
-  const EvaluationResult result =
-      evaluate(model.gpt(), *stream, config, valid_data, at.dp, mesh.dp(), *backend.world,
-               backend.device(), config.run.eval_batches);
+  const EvaluationResult result = evaluate(model.gpt(), *stream, config, valid_data,
+                                           groups.along("dp"), config.run.eval_batches);
   if (main_rank()) {
     nlohmann::ordered_json evaluation = event("evaluation", progress.step);
     evaluation["valid_loss"] = result.loss;

@@ -56,6 +56,13 @@ class Group {
   /// A group of the ranks that give the same color, ordered by rank; every rank must call.
   /// color < 0: this rank is in none, and gets nullptr.
   virtual std::unique_ptr<Group> split(int color, const std::string& name) = 0;
+
+ protected:
+  /// What every kind of group demands of the arguments.
+  void check_all_gather(const Tensor& all, const Tensor& own) const;
+  void check_reduce_scatter(const Tensor& own, const Tensor& all) const;
+  void check_all_to_all(const Tensor& receive, std::span<const int64_t> receive_rows,
+                        const Tensor& send, std::span<const int64_t> send_rows) const;
 };
 
 /// The group of one rank: copies where an output is not the input, else does nothing.

@@ -130,8 +130,7 @@ class MpiGroup final : public Group {
   }
 
   void all_gather(Stream& stream, const Tensor& all, const Tensor& own) override {
-    CHECK(all.numel() == own.numel() * size_ && all.dtype() == own.dtype(), "all_gather of ",
-          own.shape(), " to ", all.shape());
+    check_all_gather(all, own);
     const std::string text = what("all_gather", all);
     run(kCollectives, stream, all, own, [=, this](const Tensor& out, const Tensor& in) {
       const int64_t part = in.numel();
@@ -158,8 +157,7 @@ class MpiGroup final : public Group {
   }
 
   void reduce_scatter(Stream& stream, const Tensor& own, const Tensor& all) override {
-    CHECK(all.numel() == own.numel() * size_ && all.dtype() == own.dtype(), "reduce_scatter of ",
-          all.shape(), " to ", own.shape());
+    check_reduce_scatter(own, all);
     const std::string text = what("reduce_scatter", all);
     run(kCollectives, stream, own, all, [=, this](const Tensor& out, const Tensor& in) {
       const int64_t part = out.numel();
@@ -202,10 +200,7 @@ class MpiGroup final : public Group {
 
   void all_to_all(Stream& stream, const Tensor& receive, std::span<const int64_t> receive_rows,
                   const Tensor& send, std::span<const int64_t> send_rows) override {
-    CHECK(static_cast<int>(receive_rows.size()) == size_ &&
-              static_cast<int>(send_rows.size()) == size_,
-          "all_to_all needs a count for each of ", size_, " ranks");
-    CHECK(receive.dtype() == send.dtype(), "all_to_all between dtypes");
+    check_all_to_all(receive, receive_rows, send, send_rows);
     const std::string text = what("all_to_all", send);
     const Layout to = layout(receive, receive_rows, text), from = layout(send, send_rows, text);
     run(kCollectives, stream, receive, send, [=, this](const Tensor& out, const Tensor& in) {

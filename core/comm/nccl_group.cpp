@@ -151,8 +151,7 @@ class NcclGroup final : public Group {
   }
 
   void all_gather(Stream& stream, const Tensor& all, const Tensor& own) override {
-    CHECK(all.numel() == own.numel() * size_ && all.dtype() == own.dtype(), "all_gather of ",
-          own.shape(), " to ", all.shape());
+    check_all_gather(all, own);
     if (own.numel() == 0) return;
     const cudaStream_t cuda = cuda_handle(stream);
     comm_->run(what("all_gather", all), [&] {
@@ -164,8 +163,7 @@ class NcclGroup final : public Group {
   }
 
   void reduce_scatter(Stream& stream, const Tensor& own, const Tensor& all) override {
-    CHECK(all.numel() == own.numel() * size_ && all.dtype() == own.dtype(), "reduce_scatter of ",
-          all.shape(), " to ", own.shape());
+    check_reduce_scatter(own, all);
     if (own.numel() == 0) return;
     const cudaStream_t cuda = cuda_handle(stream);
     comm_->run(what("reduce_scatter", all), [&] {
@@ -189,10 +187,7 @@ class NcclGroup final : public Group {
 
   void all_to_all(Stream& stream, const Tensor& receive, std::span<const int64_t> receive_rows,
                   const Tensor& send, std::span<const int64_t> send_rows) override {
-    CHECK(static_cast<int>(receive_rows.size()) == size_ &&
-              static_cast<int>(send_rows.size()) == size_,
-          "all_to_all needs a count for each of ", size_, " ranks");
-    CHECK(receive.dtype() == send.dtype(), "all_to_all between dtypes");
+    check_all_to_all(receive, receive_rows, send, send_rows);
     const std::string text = what("all_to_all", send);
     const std::vector<Piece> in = pieces(receive, receive_rows, text);
     const std::vector<Piece> out = pieces(send, send_rows, text);

@@ -199,8 +199,7 @@ class ThreadGroup final : public Group {
   }
 
   void all_gather(Stream& stream, const Tensor& all, const Tensor& own) override {
-    CHECK(all.numel() == own.numel() * size_ && all.dtype() == own.dtype(), "all_gather of ",
-          own.shape(), " to ", all.shape());
+    check_all_gather(all, own);
     collective(stream, "all_gather", all, own, {}, [](Parts& parts) {
       const int64_t numel = parts[0]->in.numel();
       for (const Part* to : parts)
@@ -210,8 +209,7 @@ class ThreadGroup final : public Group {
   }
 
   void reduce_scatter(Stream& stream, const Tensor& own, const Tensor& all) override {
-    CHECK(all.numel() == own.numel() * size_ && all.dtype() == own.dtype(), "reduce_scatter of ",
-          all.shape(), " to ", own.shape());
+    check_reduce_scatter(own, all);
     collective(stream, "reduce_scatter", own, all, {}, [](Parts& parts) {
       dispatch(parts[0]->in.dtype(), [&]<class T>() {
         int64_t next = 0;
@@ -232,10 +230,7 @@ class ThreadGroup final : public Group {
 
   void all_to_all(Stream& stream, const Tensor& receive, std::span<const int64_t> receive_rows,
                   const Tensor& send, std::span<const int64_t> send_rows) override {
-    CHECK(static_cast<int>(receive_rows.size()) == size_ &&
-              static_cast<int>(send_rows.size()) == size_,
-          "all_to_all needs a count for each of ", size_, " ranks");
-    CHECK(receive.dtype() == send.dtype(), "all_to_all between dtypes");
+    check_all_to_all(receive, receive_rows, send, send_rows);
     Part part;
     part.out_rows.assign(receive_rows.begin(), receive_rows.end());
     part.in_rows.assign(send_rows.begin(), send_rows.end());

@@ -25,8 +25,8 @@ class Evaluation : public testing::CpuTest {
     const auto stream = device->make_stream("test");
     Gpt model(config.gpt(), "none", 1);
     model.initialise(*stream, 1);
-    return evaluate(model, *stream, config, open_validation_data(config, world.size()),
-                    world.rank(), world.size(), world, *device, batches);
+    return evaluate(model, *stream, config, open_validation_data(config, world.size()), world,
+                    batches);
   }
 
   testing::TempDir dir_;
@@ -70,7 +70,7 @@ TEST_F(Evaluation, ADatasetWithoutOneMicroBatchIsADataError) {
   const auto solo = make_solo_group();
   Gpt model(config.gpt(), "none", 1);
   try {
-    evaluate(model, stream(), config, data, 0, 1, *solo, device(), 1000);
+    evaluate(model, stream(), config, data, *solo, 1000);
     FAIL() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::Data);
@@ -95,12 +95,13 @@ TEST_F(Evaluation, HostNumbersAreSummedOverRanks) {
   testing::run_ranks(4, [](Group& world, Control&) {
     const auto device = make_cpu_device();
     std::vector<double> values = {1.0 + world.rank(), 9007199254740990.0 * (world.rank() == 2)};
-    sum_over_ranks(values, world, *device);
+    const auto stream = device->make_stream("test");
+    sum_over_ranks(values, world, *stream);
     EXPECT_EQ(values, (std::vector<double>{10.0, 9007199254740990.0}));
   });
   const auto solo = make_solo_group();
   std::vector<double> alone = {3.5};
-  sum_over_ranks(alone, *solo, device());
+  sum_over_ranks(alone, *solo, stream());
   EXPECT_EQ(alone, std::vector<double>{3.5});
 }
 

@@ -8,38 +8,18 @@
 #include <algorithm>
 #include <fstream>
 
-#include "tests/checkpoint/faulty_file_system.h"
-#include "tests/checkpoint/sample_model.h"
-#include "tests/checkpoint/thread_control.h"
-#include "tests/support/temp_dir.h"
+#include "tests/checkpoint/saved_runs.h"
 
 namespace ferry {
 namespace {
 
+using testing::begin;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::SampleModel;
+using testing::save;
+using testing::steps;
 using testing::TempDir;
-
-int64_t begin(const Path& run_dir) {
-  SoloControl control;
-  testing::FaultyFileSystem file_system;
-  return begin_attempt(run_dir, control, file_system).number;
-}
-
-SaveReport save(const Path& run_dir, int64_t step, int keep, int64_t attempt = 1) {
-  static testing::FaultyFileSystem file_system;
-  testing::SaveOptions options;
-  options.step = step;
-  options.keep = keep;
-  options.attempt = attempt;
-  options.file_system = &file_system;
-  return testing::save_solo(run_dir, SampleModel(), options);
-}
-
-std::vector<int64_t> steps(const TempDir& run) {
-  return list_steps(posix_file_system(), run.path());
-}
 
 TEST(Names, AreWrittenAndReadBack) {
   EXPECT_EQ(step_directory_name(60), "step-00000060");

@@ -3,38 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/checkpoint/sample_model.h"
-#include "tests/checkpoint/thread_control.h"
-#include "tests/support/temp_dir.h"
+#include "tests/checkpoint/saved_runs.h"
 
 namespace ferry {
 namespace {
 
+using testing::begin;
 using ::testing::HasSubstr;
 using testing::RankSlices;
 using testing::SampleModel;
 using testing::SampleTensor;
+using testing::save_with_ranks;
 using testing::TempDir;
-
-int64_t begin(const Path& run_dir) {
-  SoloControl control;
-  return begin_attempt(run_dir, control).number;
-}
-
-SaveReport save_with_ranks(int size, const Path& run_dir, const SampleModel& model) {
-  SaveReport report;
-  const auto errors = testing::run_ranks(size, [&](Control& control) {
-    const int64_t attempt = begin_attempt(run_dir, control).number;
-    RankSlices slices(model, control.rank(), size);
-    testing::SaveOptions options;
-    options.attempt = attempt;
-    const SaveReport mine =
-        save_checkpoint(testing::sample_request(run_dir, slices.to_save(), options), control);
-    if (control.rank() == size - 1) report = mine;  // every rank has the whole report
-  });
-  for (const std::string& error : errors) EXPECT_EQ(error, "");
-  return report;
-}
 
 TEST(Reader, EveryBoxOfATensorCanBeLoaded) {
   const TempDir run;

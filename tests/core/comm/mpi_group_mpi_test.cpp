@@ -16,17 +16,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::string lost(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::Lost) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
-
 // The largest number of elements of one MPI call: the usual one, and one that cuts all tensors.
 class MpiGroups : public ::testing::TestWithParam<std::tuple<int64_t, GroupCheck, DType>> {
  protected:
