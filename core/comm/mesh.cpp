@@ -78,6 +78,17 @@ std::vector<int> Mesh::ranks_along(const std::string& axis, int rank) const {
   CHECK(rank >= 0 && rank < world_, "rank ", rank, " of ", world_);
   const int attention_dp = sizes_.tensor * sizes_.context;
   const int expert_dp = sizes_.expert_tensor * sizes_.expert;
+  if (axis == "tied") {
+    const int pp = at(rank).pp;
+    if (pp != 0 && pp != sizes_.pipeline - 1) return {rank};
+    std::vector<int> ranks = ranks_along("dp", rank);
+    if (sizes_.pipeline == 1) return ranks;
+    const int across = (sizes_.pipeline - 1) * attention_dp * dp_;
+    for (const int other : ranks_along("dp", pp == 0 ? rank + across : rank - across))
+      ranks.push_back(other);
+    std::sort(ranks.begin(), ranks.end());
+    return ranks;
+  }
   struct Axis {
     const char* name;
     int size;
@@ -87,7 +98,8 @@ std::vector<int> Mesh::ranks_along(const std::string& axis, int rank) const {
       {"tp", sizes_.tensor, 1},         {"cp", sizes_.context, sizes_.tensor},
       {"dp", dp_, attention_dp},        {"pp", sizes_.pipeline, attention_dp * dp_},
       {"etp", sizes_.expert_tensor, 1}, {"ep", sizes_.expert, sizes_.expert_tensor},
-      {"edp", edp_, expert_dp}};
+      {"edp", edp_, expert_dp},         {"stage", attention_dp * dp_, 1},
+      {"exchange", expert_dp, 1}};
   for (const Axis& candidate : axes) {
     if (axis != candidate.name) continue;
     const int own = rank / candidate.stride % candidate.size;
@@ -114,14 +126,38 @@ std::string Mesh::table() const {
 MeshGroups::MeshGroups(const Mesh& mesh, Group& world) {
   CHECK(mesh.world() == world.size(), "a mesh of ", mesh.world(), " ranks over a group of ",
         world.size());
-  for (const char* axis : {"tp", "cp", "dp", "pp", "etp", "ep", "edp"}) {
-    const std::vector<int> ranks = mesh.ranks_along(axis, world.rank());
+  const auto ranks_of = [&](const std::string& axis, int rank) {
+    return mesh.ranks_along(axis, rank);
+  };
+  // Axis a reduces over the same ranks as axis b, whatever the rank.
+  const auto same = [&](const std::string& a, const std::string& b) {
+    for (int rank = 0; rank < mesh.world(); ++rank)
+      if (ranks_of(a, rank) != ranks_of(b, rank)) return false;
+    return true;
+  };
+  std::vector<std::string> reducing;
+  for (const char* axis : {"tp", "pp", "exchange", "dp", "stage", "tied", "edp"}) {
+    const std::vector<int> ranks = ranks_of(axis, world.rank());
     std::string name = concat(axis, '[');
     for (size_t i = 0; i < ranks.size(); ++i) name += concat(i ? "," : "", ranks[i]);
     name += ']';
-    // An axis has the same size on every rank, so none takes part in a split for one of size 1. The
-    // lowest rank names the group: every member gives the same color.
-    groups_[axis] = ranks.size() == 1 ? make_solo_group(name) : world.split(ranks.front(), name);
+    const bool reduces = axis == std::string("dp") || !reducing.empty();
+    const auto known = std::find_if(reducing.begin(), reducing.end(),
+                                    [&](const std::string& other) { return same(axis, other); });
+    if (reduces && known != reducing.end()) {
+      groups_[axis] = groups_.at(*known);
+      continue;
+    }
+    if (reduces) reducing.push_back(axis);
+    // Every rank takes part in a split, unless the axis has one rank everywhere. The lowest rank
+    // names the group: every member gives the same color.
+    bool alone_everywhere = true;
+    for (int rank = 0; rank < mesh.world() && alone_everywhere; ++rank)
+      alone_everywhere = ranks_of(axis, rank).size() == 1;
+    const bool alone = ranks.size() == 1;
+    std::shared_ptr<Group> group;
+    if (!alone_everywhere) group = world.split(alone ? -1 : ranks.front(), name);
+    groups_[axis] = alone ? make_solo_group(name) : std::move(group);
   }
 }
 

@@ -38,8 +38,11 @@ class Mesh {
   int edp() const { return edp_; }
   const MeshSizes& sizes() const { return sizes_; }
   MeshCoordinates at(int rank) const;
-  /// The ranks that differ from `rank` only along `axis`: "tp", "cp", "dp", "pp", "etp", "ep",
-  /// "edp"; ascending.
+  /// The ranks that differ from `rank` only along `axis`, ascending: "tp", "cp", "dp", "pp", "etp",
+  /// "ep", "edp", or along several:
+  ///   "stage"     tp, cp and dp: all ranks of a pipeline stage
+  ///   "exchange"  etp and ep: the ranks that exchange the tokens of a MoE layer
+  ///   "tied"      dp, of the first and the last pipeline stage; the rank alone in any other
   std::vector<int> ranks_along(const std::string& axis, int rank) const;
   /// One line per rank: what grid.txt holds.
   std::string table() const;
@@ -51,15 +54,16 @@ class Mesh {
   int edp_ = 1;
 };
 
-/// The groups of this rank, one for each axis, made from the world group by split. Every rank must
-/// call it.
+/// The groups of this rank along the axes that a job communicates on ("tp", "pp", "exchange", and
+/// those that reduce gradients: "dp", "stage", "tied", "edp"), made from the world group by split.
+/// Axes that reduce gradients over the same ranks share a group. Every rank must call it.
 class MeshGroups {
  public:
   MeshGroups(const Mesh& mesh, Group& world);
   Group& along(const std::string& axis) const;
 
  private:
-  std::map<std::string, std::unique_ptr<Group>> groups_;
+  std::map<std::string, std::shared_ptr<Group>> groups_;
 };
 
 }  // namespace ferry

@@ -24,11 +24,14 @@ struct AttentionDims {
 };
 
 /// Dropout of attention probabilities; element index ((b*H + h)*seq + q)*seq + k of `key`, with b
-/// counted from `first_sequence`, so that results do not depend on the layout of ranks.
+/// counted from `first_sequence`, h from `first_head`, and H = `all_heads` (0: dims.heads), so that
+/// results do not depend on the layout of ranks.
 struct AttentionDropout {
   double probability = 0;
   RandomKey key;
   int64_t first_sequence = 0;
+  int64_t first_head = 0;
+  int64_t all_heads = 0;
 };
 
 /// out [T, H*head_dim] = softmax(scale * q k^T, causal) v within each sequence;

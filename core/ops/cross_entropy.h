@@ -16,4 +16,21 @@ void cross_entropy(Stream& stream, const Tensor& token_loss, const Tensor& loss_
                    const Tensor& logits, const Tensor& labels, const Tensor& mask,
                    bool with_gradient);
 
+// The same with the vocabulary cut over ranks: each has logits [N, V'] of the columns
+// [first_column, first_column + V') of the vocabulary, of which the first `num_columns` count; the
+// rest is padding. One exchange of three numbers per token joins them:
+//   cross_entropy_part;  all-gather of the statistics;  cross_entropy_join
+
+/// statistics [N, 3] (dtype of token_loss): the largest counted logit m, the sum of exp(logit - m),
+/// and the label's logit, or 0 where another rank has it. Without counted columns: -infinity, 0, 0.
+void cross_entropy_part(Stream& stream, const Tensor& statistics, const Tensor& logits,
+                        const Tensor& labels, int64_t first_column, int64_t num_columns);
+
+/// token_loss, loss_sum and, if with_gradient, the gradient over the logits, as cross_entropy has
+/// them; statistics [parts, N, 3] are joined in the order of parts. Columns of padding get 0.
+void cross_entropy_join(Stream& stream, const Tensor& token_loss, const Tensor& loss_sum,
+                        const Tensor& logits, const Tensor& statistics, const Tensor& labels,
+                        const Tensor& mask, int64_t first_column, int64_t num_columns,
+                        bool with_gradient);
+
 }  // namespace ferry

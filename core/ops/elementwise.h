@@ -23,6 +23,10 @@ void fill(Stream& stream, const Tensor& y, double value);
 /// (Box-Muller in FP32 from two 24-bit uniforms). CPU and CUDA agree up to rounding.
 void fill_normal(Stream& stream, const Tensor& y, double std, const RandomKey& key,
                  uint64_t first_index);
+/// The same for rows that are cut out of longer ones: element c of row r of y [R, C] from counter
+/// first_index + r * row_stride + c.
+void fill_normal_rows(Stream& stream, const Tensor& y, double std, const RandomKey& key,
+                      uint64_t first_index, int64_t row_stride);
 
 /// Inverted dropout: y = x * keep / (1 - p), where element i is kept if
 /// uniform_at(key, first_index + i) >= p. The same call on gradients is the backward.

@@ -12,6 +12,11 @@
 
 namespace ferry {
 
+//
+// Ranks that hold some of the experts only: experts [0, E') may be followed by one more that stands
+// for all others, whose rows come last and are left out: rows [R', D] with R' < R then hold the
+// first R' rows of the plan.
+
 struct RoutingPlan {
   Tensor counts;       // [E] I32: rows of each expert
   Tensor offsets;      // [E+1] I32: exclusive sums of counts
@@ -22,15 +27,37 @@ struct RoutingPlan {
 /// Fills the plan from experts [T, k] I32, all in [0, E).
 void make_routing_plan(Stream& stream, const RoutingPlan& plan, const Tensor& experts);
 
-/// rows [R, D]: row r = x[slot_of_row[r] / k].
+/// The plan (k = 1) that brings rows received from several ranks into the order of experts, and back.
+/// The rows come as chunks: those of rank 0 by expert, those of rank 1 by expert, ... Slot s is
+/// received row s; within an expert, rows are ordered by rank. counts [ranks, experts] I32 may have a
+/// total below R; then the rest of the plan is the identity.
+void make_regroup_plan(Stream& stream, const RoutingPlan& plan, const Tensor& counts);
+
+/// virtual_experts [T, k * copies] I32: choice j of a token becomes `copies` choices, one for each of
+/// the ranks that share its expert's matrices. With m = experts_per_rank, e = experts[t, j] and
+/// q < copies: virtual_experts[t, j * copies + q] = (e / m * copies + q) * m + e % m. So rows ordered
+/// by virtual expert are ordered by rank.
+void expand_choices(Stream& stream, const Tensor& virtual_experts, const Tensor& experts,
+                    int64_t experts_per_rank, int64_t copies);
+
+/// local_experts = experts - first for those in [first, first + num_local), num_local for all others.
+void localise_experts(Stream& stream, const Tensor& local_experts, const Tensor& experts,
+                      int64_t first, int64_t num_local);
+
+/// rows [R', D], R' <= R: row r = x[slot_of_row[r] / k], k = R / T.
 void permute_rows(Stream& stream, const Tensor& rows, const Tensor& x, const RoutingPlan& plan);
 
 /// y [T, D]: y[t] = residual[t] + sum over j of rows[row_of_slot[t*k + j]], summed in accumulate
-/// dtype in order of j, rounded once. residual may be undefined.
+/// dtype in order of j, rounded once; rows from R' on count as zeros. residual may be undefined.
 void combine_rows(Stream& stream, const Tensor& y, const Tensor& rows, const Tensor& residual,
                   const RoutingPlan& plan);
 
-/// out[i] = in[index[i]] for scalars (probabilities and their gradients). F32 or F64, index I32.
-void gather_scalars(Stream& stream, const Tensor& out, const Tensor& in, const Tensor& index);
+/// out[i] = in[index[i] / divisor] for scalars (probabilities and their gradients), 0 where that is
+/// beyond `in`. F32 or F64, index I32; `index` may be longer than `out`.
+void gather_scalars(Stream& stream, const Tensor& out, const Tensor& in, const Tensor& index,
+                    int64_t divisor = 1);
+
+/// out[i] = sum over j < copies of in[i * copies + j], in order. F32 or F64.
+void sum_copies(Stream& stream, const Tensor& out, const Tensor& in, int64_t copies);
 
 }  // namespace ferry

@@ -21,4 +21,24 @@ void qk_norm_backward(Stream& stream, const Tensor& dx, const Tensor& dq_weight,
                       const Tensor& rstd, const Tensor& q_weight, const Tensor& k_weight,
                       const AttentionDims& dims, QkNormKind kind);
 
+// The full kind with the heads cut over ranks: each has its own heads of x (dims says which many)
+// and of the weights. The sums over a row are made in two steps, with a sum over ranks between them.
+
+/// sums [T, 2] (accumulate_dtype): of squares of the queries and of the keys of each row of x.
+void qk_norm_squares(Stream& stream, const Tensor& sums, const Tensor& x,
+                     const AttentionDims& dims);
+/// y and rstd [T, 2], with the sums of all ranks; `parts` ranks have equally many heads.
+void qk_norm_apply(Stream& stream, const Tensor& y, const Tensor& rstd, const Tensor& x,
+                   const Tensor& sums, const Tensor& q_weight, const Tensor& k_weight,
+                   const AttentionDims& dims, int64_t parts, double eps);
+/// sums [T, 2]: of dy * weight * x over the queries and over the keys of each row.
+void qk_norm_products(Stream& stream, const Tensor& sums, const Tensor& dy, const Tensor& x,
+                      const Tensor& q_weight, const Tensor& k_weight, const AttentionDims& dims);
+/// dx [T, qkv_width], which may be the same memory as dy, with the sums of all ranks; dq_weight and
+/// dk_weight += in accumulate_dtype.
+void qk_norm_apply_backward(Stream& stream, const Tensor& dx, const Tensor& dq_weight,
+                            const Tensor& dk_weight, const Tensor& dy, const Tensor& x,
+                            const Tensor& rstd, const Tensor& sums, const Tensor& q_weight,
+                            const Tensor& k_weight, const AttentionDims& dims, int64_t parts);
+
 }  // namespace ferry
