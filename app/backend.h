@@ -16,6 +16,7 @@ struct Backend {
   std::string transport;  // of collectives on the device: "none", "mpi", "mpi (staged)", "nccl"
   std::unique_ptr<Group> world;  // of collectives on the device
   std::string notice;            // something the user should know, or empty
+  std::string binding;  // "rank 3 on node-a: NVIDIA H200 (cuda:3) at 0000:1B:00.0, CPUs 0-47"
 
   Device& device() const { return cuda ? *cuda : *cpu; }
   bool on_gpu() const { return cuda != nullptr; }
@@ -23,9 +24,11 @@ struct Backend {
 
 /// `wanted` is run.backend: "auto", "cpu" or "cuda"; "auto" takes a GPU if there is one, and the
 /// CPU for model.precision fp64, which GPUs do not have here. A rank takes GPU local_rank modulo
-/// the number of GPUs it sees. NCCL is used where every rank of a host has a GPU of its own and
-/// Ferry was built with it; else MPI, staged through pinned memory. Collective.
-/// Error(ExitCode::Resource) if "cuda" is wanted and there is none.
-Backend choose_backend(const std::string& wanted, const std::string& precision, Runtime& runtime);
+/// the number of GPUs it sees, and its threads are bound to those of its CPUs that are near it.
+/// NCCL is used where every rank has a GPU of its own and Ferry was built with it; else MPI, staged
+/// through pinned memory. Collective. The same Error(ExitCode::Resource) on all ranks if "cuda" is
+/// wanted and a rank has no GPU, if only some have one, or if two share one without `share_gpu`.
+Backend choose_backend(const std::string& wanted, const std::string& precision, Runtime& runtime,
+                       bool share_gpu = false);
 
 }  // namespace ferry

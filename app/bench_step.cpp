@@ -12,6 +12,7 @@
 #include "app/bench.h"
 #include "app/console.h"
 #include "app/data_spec.h"
+#include "app/host_sum.h"
 #include "app/model/cost_model.h"
 #include "app/train_model.h"
 #include "app/version.h"
@@ -32,21 +33,20 @@ double median(std::vector<double> values) {
 ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, int64_t steps,
                     bool json, const std::string& command) {
   const Backend backend = choose_backend(config.run.backend, config.model.precision, runtime);
-  const Mesh mesh(runtime.size(), {});
+  const Mesh mesh(runtime.size(), mesh_sizes(config.parallel));
   const MeshGroups groups(mesh, *backend.world);
   const auto stream = backend.device().make_stream("compute");
   TrainModel model(config, *stream, groups);
   LoaderConfig loader_config;
   loader_config.micro = config.batch.micro;
   loader_config.global = config.global_batch(runtime.size());
-  loader_config.dp_rank = runtime.rank();
-  loader_config.dp_size = runtime.size();
+  loader_config.dp_rank = groups.coordinates().dp;
+  loader_config.dp_size = mesh.dp();
   RunConfig needed = config;
   needed.run.steps = warmup + steps;
   Loader loader(open_dataset(training_data_spec(needed, runtime.size())), loader_config);
   BatchFeed feed(*stream, loader);
 
-  const int64_t num_micro = config.num_microbatches(runtime.size());
   const double step_tokens = static_cast<double>(loader_config.global * config.model.seq);
   std::vector<double> step_seconds, enqueue_seconds, backward_seconds, optimizer_seconds;
   double loss = 0;
@@ -54,15 +54,17 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, i
     const auto start = Clock::now();
     const int64_t first_sample = loader.consumed_samples();
     model.begin_step();
-    for (int64_t micro = 0; micro < num_micro; ++micro)
-      model.micro_batch(feed.next(first_sample), step, micro + 1 == num_micro);
-    model.finish_backward();
+    model.forward_backward(feed, first_sample, step);
     const auto enqueued = Clock::now();
     stream->synchronize();
     const auto middle = Clock::now();
     const double norm = model.gradient_norm(step_tokens);
-    loss = read_back_as_double(*stream, model.totals().all().at("loss"))[0] /
-           (step_tokens / runtime.size());
+    const auto total = model.totals().all().find("loss");
+    std::vector<double> sums{total == model.totals().all().end()
+                                 ? 0.0
+                                 : read_back_as_double(*stream, total->second)[0]};
+    sum_over_ranks(sums, *backend.world, *stream);
+    loss = sums[0] / step_tokens;
     if (!std::isfinite(norm) || !std::isfinite(loss))
       fail(ExitCode::Numerical, "bench step: loss ", loss, ", gradient norm ", norm);
     model.update(step, step_tokens, norm);
@@ -81,6 +83,7 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, i
   const double peak = peak_flops(backend.device().name(), config.model.precision);
   nlohmann::ordered_json row = {{"bench", "step"}, {"config", config.run.name}};
   row["ranks"] = runtime.size();
+  row["layout"] = grid_text(config.parallel, mesh);
   row["tokens_per_step"] = step_tokens;
   row["micro_batch"] = config.batch.micro;
   row["steps"] = steps;

@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "app/model/cost_model.h"
+#include "app/rank_memory.h"
 #include "app/version.h"
 
 namespace ferry {
@@ -32,8 +33,10 @@ std::string ratio_text(double ratio) {
   return ratio >= 10 ? fmt::format("{:.0f}", ratio) : fmt::format("{:.2g}", ratio);
 }
 
-std::string memory_line(const RunConfig& config, const Backend& backend) {
-  const MemoryEstimate estimate = estimate_memory(config.gpt(), config.batch.micro);
+std::string memory_line(const RunConfig& config, int64_t ranks, const Backend& backend) {
+  MemoryEstimate estimate;  // of the stage that needs most
+  for (const MemoryEstimate& stage : stage_memories(config, ranks))
+    if (stage.total() > estimate.total()) estimate = stage;
   const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / kGiB; };
   return fmt::format(
       "memory    per rank: parameters {:.2f} | gradients {:.2f} | optimizer {:.2f} | activations "
@@ -123,7 +126,7 @@ std::string banner(const RunConfig& config, const Mesh& mesh, const Backend& bac
       fmt::format("flops     {} / token ({} matmul + {} causal attention)",
                   flop_text(flops.total()), flop_text(flops.matmul), flop_text(flops.attention));
   if (peak > 0) text += fmt::format(" | peak used for MFU: {:.0f} TFLOP/s", peak / 1e12);
-  text += "\n" + memory_line(config, backend);
+  text += "\n" + memory_line(config, mesh.world(), backend);
   text += "data      " + data + "\n";
   text += "resume    " + resume;
   if (!backend.notice.empty()) text += "\n! " + backend.notice;

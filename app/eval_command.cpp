@@ -10,6 +10,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "app/backend.h"
 #include "app/config_file.h"
 #include "app/evaluation.h"
 #include "app/job.h"
@@ -77,14 +78,12 @@ ExitCode run(const Options& options, Runtime& runtime) {
 
   const Backend backend = choose_backend(config.run.backend, config.model.precision, runtime);
   const auto stream = backend.device().make_stream("compute");
-  Gpt model(config.gpt(), "none", static_cast<uint64_t>(config.run.seed));
-  model.initialise(*stream, static_cast<uint64_t>(config.run.seed));
-  std::vector<Parameter*> parameters;
-  model.visit([&](Parameter& parameter) { parameters.push_back(&parameter); });
-  load_weights(*stream, checkpoint, parameters);
+  const MeshGroups groups(Mesh(runtime.size(), mesh_sizes(config.parallel)), *backend.world);
+  ParallelModel model(config, *stream, groups);
+  refuse_other_model(checkpoint, parameter_names(config.gpt()));
+  load_weights(*stream, checkpoint, model.parameters());
 
-  const EvaluationResult result =
-      evaluate(model, *stream, config, data, *backend.world, config.run.eval_batches);
+  const EvaluationResult result = evaluate(model, data, config.run.eval_batches);
   if (runtime.rank() != 0) return ExitCode::Done;
   if (options.json) {
     const nlohmann::ordered_json json = {{"checkpoint", checkpoint.directory().string()},

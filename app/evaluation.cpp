@@ -15,36 +15,39 @@ std::shared_ptr<const TokenDataset> open_validation_data(const RunConfig& config
   return open_dataset(validation_data_spec(config, ranks));
 }
 
-EvaluationResult evaluate(Gpt& model, Stream& stream, const RunConfig& config,
-                          std::shared_ptr<const TokenDataset> dataset, Group& dp,
+EvaluationResult evaluate(ParallelModel& model, std::shared_ptr<const TokenDataset> dataset,
                           int64_t num_batches) {
+  const RunConfig& config = model.config();
+  const MeshGroups& groups = model.groups();
+  const Mesh& mesh = groups.mesh();
+  Stream& stream = model.stream();
   LoaderConfig loader_config;
   loader_config.micro = config.batch.micro;
-  loader_config.dp_rank = dp.rank();
-  loader_config.dp_size = dp.size();
-  const int64_t per_step = loader_config.micro * dp.size();
+  loader_config.dp_rank = groups.coordinates().dp;
+  loader_config.dp_size = mesh.dp();
+  const int64_t per_step = loader_config.micro * mesh.dp();
   loader_config.global = per_step;
-  const int64_t wanted = num_batches * config.global_batch(dp.size());
+  const int64_t wanted = num_batches * config.global_batch(mesh.world());
   const int64_t num_micro = std::min(wanted, dataset->size()) / per_step;
   if (num_micro == 0)
     fail(ExitCode::Data, "error: the validation data has ", dataset->size(),
-         " samples, but one micro-batch on every rank takes ", per_step,
+         " samples, but one micro-batch on every data-parallel rank takes ", per_step,
          "\n  try : more text in data.valid, or a smaller batch.micro");
 
   Loader loader(std::move(dataset), loader_config);
   BatchFeed feed(stream, loader);
   StepTotals totals;
   BlockHooks no_hooks;
-  double tokens = 0;
-  for (int64_t i = 0; i < num_micro; ++i) {
-    const Batch batch = feed.next(0);
-    Tape off(Tape::Mode::Off);
-    Pass pass(stream, off, batch, totals, {}, false);
-    model.forward(pass, no_hooks);
-    tokens += static_cast<double>(batch.num_loss_tokens);
-  }
-  std::vector<double> sums{read_back_as_double(stream, totals.all().at("loss"))[0], tokens};
-  sum_over_ranks(sums, dp, stream);
+  const ParallelModel::Input input =
+      model.run(num_micro, feed, no_hooks, {totals, {}, 0, /*training=*/false});
+  // The ranks of a pipeline and of a tensor-parallel group read the same tokens: one of them counts.
+  const MeshCoordinates at = groups.coordinates();
+  const bool counts = at.tp == 0 && at.pp == 0;
+  const auto loss = totals.all().find("loss");
+  std::vector<double> sums{
+      loss == totals.all().end() ? 0.0 : read_back_as_double(stream, loss->second)[0],
+      counts ? input.num_loss_tokens : 0.0};
+  sum_over_ranks(sums, groups.world(), stream);
   return {sums[0] / sums[1], sums[1]};
 }
 

@@ -2,11 +2,9 @@
 
 // The mean loss on held-out data.
 
-#include "app/backend.h"
 #include "app/data/token_dataset.h"
-#include "app/model/gpt.h"
+#include "app/parallel_model.h"
 #include "app/run_config.h"
-#include "core/comm/mesh.h"
 
 namespace ferry {
 
@@ -20,10 +18,8 @@ struct EvaluationResult {
 };
 
 /// The mean token loss over `num_batches` global batches from the start of the dataset (fewer if it
-/// is smaller). Always the same samples, whatever the number of ranks. `dp`: the
-/// ranks that share them out. Collective.
-EvaluationResult evaluate(Gpt& model, Stream& stream, const RunConfig& config,
-                          std::shared_ptr<const TokenDataset> dataset, Group& dp,
+/// is smaller). Always the same samples, whatever the layout of ranks. Collective over all ranks.
+EvaluationResult evaluate(ParallelModel& model, std::shared_ptr<const TokenDataset> dataset,
                           int64_t num_batches);
 
 }  // namespace ferry

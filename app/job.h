@@ -11,13 +11,17 @@
 namespace ferry {
 
 /// Runs `body` on this rank; returns the exit code. An Error is printed and ends the job of all
-/// ranks with its code; one that every rank throws alike is printed by rank 0 alone. Any other
+/// ranks with its code; one that every rank throws alike is printed by rank 0 alone, and one that
+/// only says that another rank is gone is printed if nobody says why it is gone. Any other
 /// exception counts as ExitCode::Internal.
+///
+/// A rank of a launcher is a child of the process that was started, which watches it
+/// (app/supervisor.h), unless FERRY_SUPERVISE is 0. Call it before anything starts a thread.
 int run_job(const std::function<ExitCode(Runtime&)>& body);
 
-/// Prints an error to standard error: the text, and nothing else for a user's mistake; with the
-/// rank in a job of many, unless it is about the command or the configuration, which all ranks
-/// share.
-void print_error(const Error& error, int rank, int size);
+/// Prints an error to standard error: the text, and nothing else for a user's mistake; in a job of
+/// many also which rank on which host met it, and where it was (core/mark.h), unless it is about
+/// the command or the configuration, which all ranks share.
+void print_error(const Error& error, int rank, int size, const std::string& host = "");
 
 }  // namespace ferry

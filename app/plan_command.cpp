@@ -5,12 +5,16 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
+#include <numeric>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "app/config_file.h"
 #include "app/model/cost_model.h"
+#include "app/model_layout.h"
+#include "app/rank_memory.h"
+#include "pipeline/simulate.h"
 
 namespace ferry {
 
@@ -19,7 +23,7 @@ namespace {
 // Every number that the two forms of a plan show.
 struct Plan {
   std::vector<std::pair<std::string, int64_t>> grid;
-  std::vector<int64_t> layers_per_stage;
+  std::vector<StageLayers> stages;
   int64_t moe_layers = 0;
   int64_t experts_per_rank = 0;
   ParameterCount parameters;
@@ -28,7 +32,10 @@ struct Plan {
   int64_t num_microbatches = 0;
   std::vector<ActivationCost> dense_layer;
   std::vector<ActivationCost> moe_layer;
-  MemoryEstimate memory;
+  std::vector<MemoryEstimate> memory;  // of a rank of each pipeline rank
+  ScheduleShape shape;
+  std::vector<std::vector<Action>> schedules;
+  Simulation simulation;
 };
 
 Plan make_plan(const RunConfig& config, int64_t ranks) {
@@ -42,17 +49,20 @@ Plan make_plan(const RunConfig& config, int64_t ranks) {
                {"expert", grid.expert},
                {"expert_tensor", grid.expert_tensor},
                {"expert_data", ranks / (grid.expert * grid.expert_tensor * grid.pipeline)}};
-  plan.layers_per_stage.assign(static_cast<size_t>(grid.pipeline),
-                               gpt.model.layers / grid.pipeline);
+  plan.stages = model_stages(config);
   plan.moe_layers = num_moe_layers(gpt);
   plan.experts_per_rank = gpt.moe.experts / grid.expert;
   plan.parameters = count_parameters(gpt);
   plan.flops = flops_per_token(gpt);
   plan.tokens_per_step = config.global_batch(ranks) * gpt.model.seq;
   plan.num_microbatches = config.num_microbatches(ranks);
-  if (plan.moe_layers < gpt.model.layers) plan.dense_layer = activation_costs(gpt, false);
-  if (plan.moe_layers > 0) plan.moe_layer = activation_costs(gpt, true);
-  plan.memory = estimate_memory(gpt, config.batch.micro);
+  const ModuleShares shares{grid.tensor, grid.sequence, grid.expert_tensor};
+  if (plan.moe_layers < gpt.model.layers) plan.dense_layer = activation_costs(gpt, false, shares);
+  if (plan.moe_layers > 0) plan.moe_layer = activation_costs(gpt, true, shares);
+  plan.memory = stage_memories(config, ranks);
+  plan.shape = training_schedule(config, ranks);
+  plan.schedules = make_schedules(plan.shape);
+  plan.simulation = simulate(plan.shape, plan.schedules);
   return plan;
 }
 
@@ -76,14 +86,42 @@ std::vector<std::pair<std::string, int64_t>> rows(const MemoryEstimate& bytes) {
           {"total", bytes.total()}};
 }
 
-// One forward and one backward after the other, micro-batch by micro-batch.
-std::string schedule_text(int64_t num_microbatches) {
-  constexpr int64_t kShown = 4;
-  std::string text = "rank 0:";
-  for (int64_t i = 0; i < std::min(num_microbatches, kShown); ++i)
-    text += fmt::format(" F{} B{}", i, i);
-  if (num_microbatches > kShown)
-    text += fmt::format(" ... F{} B{}", num_microbatches - 1, num_microbatches - 1);
+// Beyond it a schedule repeats itself.
+constexpr int kShownActions = 24;
+// A row of numbers for more stages does not fit into a line.
+constexpr size_t kShownStages = 8;
+
+std::vector<int64_t> layers_per_stage(const Plan& plan) {
+  std::vector<int64_t> layers;
+  for (const StageLayers& stage : plan.stages) layers.push_back(stage.num_layers);
+  return layers;
+}
+
+// The stages that the table of memory shows: all, or of many the one that needs most.
+std::vector<size_t> shown_stages(const Plan& plan) {
+  std::vector<size_t> all(plan.memory.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  if (all.size() <= kShownStages) return all;
+  return {*std::max_element(all.begin(), all.end(), [&](size_t a, size_t b) {
+    return plan.memory[a].total() < plan.memory[b].total();
+  })};
+}
+
+std::string memory_table(const Plan& plan) {
+  const std::vector<size_t> stages = shown_stages(plan);
+  std::string text = "\nmemory of a rank, GiB\n";
+  if (plan.memory.size() > 1) {
+    text += fmt::format("  {:<16}", "pipeline rank");
+    for (const size_t stage : stages) text += fmt::format("{:>14}", stage);
+    text += '\n';
+  }
+  for (size_t row = 0; row < rows(plan.memory[0]).size(); ++row) {
+    text += fmt::format("  {:<16}", rows(plan.memory[0])[row].first);
+    for (const size_t stage : stages)
+      text += fmt::format("{:>14.3f}",
+                          static_cast<double>(rows(plan.memory[stage])[row].second) / (1 << 30));
+    text += '\n';
+  }
   return text;
 }
 
@@ -149,7 +187,8 @@ std::string plan_text(const RunConfig& config, int64_t ranks) {
     text +=
         moe.shared_ffn > 0 ? fmt::format(", shared expert of width {}\n", moe.shared_ffn) : "\n";
   }
-  text += fmt::format("stages      layers per stage: {}\n", joined(plan.layers_per_stage));
+  text += fmt::format("stages      {} | layers per stage: {}\n", layout_text(plan.stages),
+                      joined(layers_per_stage(plan)));
   text += fmt::format(
       "tokens      {} per step (batch {} x {}), {} steps = {:.4g} tokens\n",
       with_commas(plan.tokens_per_step), config.global_batch(ranks), model.seq,
@@ -160,19 +199,17 @@ std::string plan_text(const RunConfig& config, int64_t ranks) {
       "per step\n",
       plan.flops.total() / 1e9, plan.flops.matmul / 1e9, plan.flops.attention / 1e9,
       step_flops / 1e12);
-  text += fmt::format("schedule    {} micro-batch{} of {} | {}\n", plan.num_microbatches,
-                      plan.num_microbatches == 1 ? "" : "es", config.batch.micro,
-                      schedule_text(plan.num_microbatches));
+  text += fmt::format("schedule    {} micro-batch{} of {} | bubble {:.1f} %\n",
+                      plan.num_microbatches, plan.num_microbatches == 1 ? "" : "es",
+                      config.batch.micro, 100 * plan.simulation.bubble);
   text += "offload     nothing\n\nparameters\n";
   for (const auto& [name, count] : rows(plan.parameters)) {
     if (count > 0) text += fmt::format("  {:<16}{:>18}\n", name, with_commas(count));
   }
   text += activation_table("saved by a dense layer", plan.dense_layer);
   text += activation_table("saved by a MoE layer (balanced routing)", plan.moe_layer);
-  text += "\nmemory of a rank, GiB\n";
-  for (const auto& [name, bytes] : rows(plan.memory)) {
-    text += fmt::format("  {:<16}{:>14.3f}\n", name, static_cast<double>(bytes) / (1 << 30));
-  }
+  text += memory_table(plan);
+  text += "\nschedule\n" + schedule_text(plan.shape, plan.schedules, kShownActions);
   return text;
 }
 
@@ -198,7 +235,8 @@ std::string plan_json(const RunConfig& config, int64_t ranks) {
   json["grid"] = object(plan.grid);
   json["layers"] = config.model.layers;
   json["moe_layers"] = plan.moe_layers;
-  json["layers_per_stage"] = plan.layers_per_stage;
+  json["layout"] = layout_text(plan.stages);
+  json["layers_per_stage"] = layers_per_stage(plan);
   if (plan.moe_layers > 0) json["experts_per_rank"] = plan.experts_per_rank;
   json["parameters"] = object(rows(plan.parameters));
   json["flops_per_token"] = {{"total", plan.flops.total()},
@@ -207,11 +245,22 @@ std::string plan_json(const RunConfig& config, int64_t ranks) {
   json["tokens_per_step"] = plan.tokens_per_step;
   json["flops_per_step"] = plan.flops.total() * static_cast<double>(plan.tokens_per_step);
   json["microbatches"] = plan.num_microbatches;
-  json["schedule"] = schedule_text(plan.num_microbatches);
+  json["bubble"] = plan.simulation.bubble;
+  json["schedule"] = ordered_json::array();
+  for (size_t pp = 0; pp < plan.schedules.size(); ++pp) {
+    std::string line;
+    for (const Action& action : plan.schedules[pp])
+      line += (line.empty() ? "" : " ") + action_text(action, plan.shape.num_chunks);
+    json["schedule"].push_back({{"rank", pp},
+                                {"peak_in_flight", plan.simulation.ranks[pp].peak_in_flight},
+                                {"actions", line}});
+  }
   if (!plan.dense_layer.empty())
     json["saved_bytes_per_token_of_dense_layer"] = saved(plan.dense_layer);
   if (!plan.moe_layer.empty()) json["saved_bytes_per_token_of_moe_layer"] = saved(plan.moe_layer);
-  json["memory_bytes_per_rank"] = object(rows(plan.memory));
+  json["memory_bytes_per_rank"] = ordered_json::array();
+  for (const MemoryEstimate& memory : plan.memory)
+    json["memory_bytes_per_rank"].push_back(object(rows(memory)));
   return json.dump(2) + "\n";
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "pipeline/stage_layout.h"
 
 namespace ferry {
 
@@ -48,6 +49,16 @@ int64_t RunConfig::num_microbatches(int64_t ranks) const {
   CHECK(samples > 0 && global_batch(ranks) % samples == 0, "batch.global ", global_batch(ranks),
         " over ", ranks, " ranks was not validated");
   return global_batch(ranks) / samples;
+}
+
+int64_t RunConfig::virtual_stages() const {
+  if (parallel.layout.empty()) return parallel.virtual_stages;
+  const int64_t stages = num_layout_stages(parallel.layout).value_or(1);
+  return stages % parallel.pipeline == 0 ? stages / parallel.pipeline : 1;
+}
+
+int64_t RunConfig::microbatch_group() const {
+  return parallel.microbatch_group != 0 ? parallel.microbatch_group : parallel.pipeline;
 }
 
 std::string value_text(const RunConfig& config, const std::string& path) {

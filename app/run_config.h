@@ -56,6 +56,11 @@ struct RunConfig {
   int64_t global_batch(int64_t ranks) const;
   /// Micro-batches that each data-parallel rank runs in one step.
   int64_t num_microbatches(int64_t ranks) const;
+  /// Parts of the model that each pipeline rank holds: parallel.virtual_stages, or what
+  /// parallel.layout says. 1 for a layout that cannot be read.
+  int64_t virtual_stages() const;
+  /// Micro-batches that a virtual stage runs in a row: parallel.microbatch_group, or parallel.pipeline.
+  int64_t microbatch_group() const;
 
   template <class Visitor>
   static void visit_fields(Visitor&& visit) {

@@ -88,6 +88,7 @@ struct ParallelTable {
   int64_t microbatch_group = 0;
   std::string layout;
   int64_t context = 1;
+  bool share_gpu = false;
 
   template <class Visitor>
   static void visit_fields(Visitor&& visit) {
@@ -121,6 +122,9 @@ struct ParallelTable {
           &ParallelTable::layout);
     visit(Field{.key = "context", .doc = "ranks that share one sequence", .range = closed(1, 4096)},
           &ParallelTable::context);
+    visit(Field{.key = "share_gpu",
+                .doc = "allow more ranks on a host than it has GPUs; slow, for tests"},
+          &ParallelTable::share_gpu);
   }
 };
 
@@ -189,7 +193,7 @@ struct OptimizerTable {
   int64_t warmup_steps = 0;
   int64_t decay_steps = 0;
   int64_t wsd_decay = 0;
-  bool distributed = false;
+  bool distributed = true;
   bool precision_aware = false;
   bool overlap_grad_reduce = true;
   bool overlap_param_gather = false;
@@ -237,7 +241,7 @@ struct OptimizerTable {
                 .range = closed(0, 1e9)},
           &OptimizerTable::wsd_decay);
     visit(Field{.key = "distributed",
-                .doc = "share the optimizer state over data-parallel ranks (not in this version)"},
+                .doc = "share the optimizer state over data-parallel ranks (ZeRO-1)"},
           &OptimizerTable::distributed);
     visit(Field{.key = "precision_aware", .doc = "moments and gradients in less than fp32"},
           &OptimizerTable::precision_aware);

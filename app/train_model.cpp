@@ -1,5 +1,7 @@
 #include "app/train_model.h"
 
+#include "app/host_sum.h"
+
 namespace ferry {
 namespace {
 
@@ -15,35 +17,52 @@ LrSchedule lr_schedule(const OptimizerTable& optimizer) {
   return schedule;
 }
 
+ReduceGroups reduce_groups(const MeshGroups& groups) {
+  return {&groups.along("dp"), &groups.along("stage"), &groups.along("tied"),
+          &groups.along("edp")};
+}
+
 }  // namespace
 
 TrainModel::TrainModel(const RunConfig& config, Stream& stream, const MeshGroups& groups)
     : config_(config),
-      stream_(stream),
-      gpt_(config.gpt(), config.debug.force_routing, static_cast<uint64_t>(config.run.seed)),
-      schedule_(lr_schedule(config.optimizer)) {
-  gpt_.initialise(stream_, static_cast<uint64_t>(config.run.seed));
-  gpt_.visit([&](Parameter& parameter) { parameters_.push_back(&parameter); });
-  buckets_ = std::make_unique<GradientBuckets>(stream_, gpt_.parameters_by_block());
-  reducer_ = std::make_unique<GradReducer>(*buckets_, groups.along("dp"), groups.along("edp"),
-                                           stream_.device(), config.optimizer.overlap_grad_reduce);
-  store_ = std::make_unique<DeviceStateStore>(stream_, parameters_);
-  optimizer_ = std::make_unique<Optimizer>(stream_, parameters_, *store_);
-}
+      model_(config, stream, groups),
+      groups_(reduce_groups(groups)),
+      blocks_(model_.parameters_by_block()),
+      buckets_(stream, blocks_, groups_, config.optimizer.distributed),
+      reducer_(buckets_, groups_, stream.device(), config.optimizer.overlap_grad_reduce),
+      shards_(make_shards(model_.parameters(), groups_)),
+      updated_(config.optimizer.distributed ? pointers(shards_) : model_.parameters()),
+      gather_(blocks_, groups_, stream.device(), config.optimizer.overlap_param_gather),
+      store_(stream, updated_),
+      optimizer_(stream, updated_, pointers(shards_), store_),
+      hooks_(gather_, reducer_),
+      schedule_(lr_schedule(config.optimizer)) {}
 
 void TrainModel::begin_step() {
-  buckets_->zero(stream_);
+  buckets_.zero(model_.stream());
   totals_.clear();
 }
 
-void TrainModel::micro_batch(const Batch& batch, int64_t step, bool last) {
-  Tape tape;
-  const RandomKey key{static_cast<uint64_t>(config_.run.seed), static_cast<uint32_t>(step), 0};
-  Pass pass(stream_, tape, batch, totals_, key, true);
-  gpt_.forward(pass, *reducer_);
-  if (last) reducer_->begin_last_micro_batch();
-  gpt_.backward(pass, *reducer_);
-  CHECK(tape.empty(), tape.num_records(), " records were never loaded");
+ParallelModel::Input TrainModel::forward_backward(BatchFeed& feed, int64_t first_sample,
+                                                  int64_t step) {
+  const int64_t num_micro = config_.num_microbatches(model_.groups().mesh().world());
+  const StepContext context{
+      totals_,
+      {static_cast<uint64_t>(config_.run.seed), static_cast<uint32_t>(step), 0},
+      first_sample,
+      true};
+  const ParallelModel::Input input =
+      model_.run(num_micro, feed, hooks_, context,
+                 [&](int, int micro) { reducer_.set_last(micro + 1 == num_micro); });
+  reducer_.finish(model_.stream());
+  return input;
+}
+
+double TrainModel::gradient_norm(double num_tokens) {
+  std::vector<double> sums{optimizer_.sum_squares(model_.stream())};
+  sum_over_ranks(sums, model_.groups().world(), model_.stream());
+  return ferry::gradient_norm(sums[0], num_tokens);
 }
 
 double TrainModel::update(int64_t step, double num_tokens, double gradient_norm) {
@@ -54,8 +73,34 @@ double TrainModel::update(int64_t step, double num_tokens, double gradient_norm)
   settings.eps = config_.optimizer.eps;
   settings.weight_decay = config_.optimizer.weight_decay;
   settings.clip_norm = config_.optimizer.clip_norm;
-  optimizer_->update(stream_, settings, step, num_tokens, gradient_norm);
+  optimizer_.update(model_.stream(), settings, step, num_tokens, gradient_norm);
+  if (config_.optimizer.distributed) gather_.start(model_.stream());
   return settings.lr;
+}
+
+std::vector<StoredRows> TrainModel::stored_rows() const {
+  std::vector<StoredRows> rows;
+  for (const Parameter* parameter : updated_) {
+    if (parameter->is_copy) continue;
+    if (config_.optimizer.distributed) {
+      rows.push_back({parameter, 0, matrix_rows(parameter->shape)});
+    } else {
+      const Group& group = groups_.of(parameter->axis);
+      const RowRange own = owned_rows(*parameter, group.rank(), group.size());
+      rows.push_back({parameter, own.begin, own.end});
+    }
+  }
+  return rows;
+}
+
+LoadReport TrainModel::load(const Checkpoint& checkpoint, bool weights_only) {
+  const LoadReport report =
+      load_state(model_.stream(), checkpoint, updated_, store_, weights_only);
+  if (config_.optimizer.distributed) {
+    gather_.start(model_.stream());
+    finish_update();
+  }
+  return report;
 }
 
 }  // namespace ferry

@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <numeric>
+#include <cstring>
 #include <set>
 
 #include "core/check.h"
@@ -12,72 +11,48 @@
 namespace ferry {
 namespace {
 
-Shape origin_of(const Shape& shape) {
-  const std::vector<int64_t> zeros(static_cast<size_t>(shape.rank()), 0);
-  return Shape(std::span<const int64_t>(zeros));
-}
-
+// A tensor of the state, and the parameter whose part it has.
 struct NamedTensor {
   std::string name;
   Tensor tensor;
 };
 
-std::vector<NamedTensor> tensors_of(const std::vector<Parameter*>& parameters, StateStore& store) {
-  std::vector<NamedTensor> tensors;
-  for (const Parameter* parameter : parameters) {
-    const AdamwState& state = store.state(*parameter);
-    tensors.push_back({"model/" + parameter->name, state.master});
-    tensors.push_back({"optimizer/exp_avg/" + parameter->name, state.exp_avg});
-    tensors.push_back({"optimizer/exp_avg_sq/" + parameter->name, state.exp_avg_sq});
-  }
-  return tensors;
+std::vector<NamedTensor> tensors_of(const Parameter& parameter, StateStore& store) {
+  const AdamwState& state = store.state(parameter);
+  return {{"model/" + parameter.name, state.master},
+          {"optimizer/exp_avg/" + parameter.name, state.exp_avg},
+          {"optimizer/exp_avg_sq/" + parameter.name, state.exp_avg_sq}};
 }
 
-// The rank that writes each tensor: the largest first, each to the rank with the fewest bytes.
-std::vector<int> deal_out(const std::vector<NamedTensor>& tensors, int size) {
-  std::vector<size_t> order(tensors.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return tensors[a].tensor.bytes() > tensors[b].tensor.bytes();
-  });
-  std::vector<int64_t> load(static_cast<size_t>(size), 0);
-  std::vector<int> owner(tensors.size());
-  for (const size_t i : order) {
-    const auto least = std::min_element(load.begin(), load.end());
-    owner[i] = static_cast<int>(least - load.begin());
-    *least += tensors[i].tensor.bytes();
-  }
-  return owner;
+Tensor as_matrix(const Tensor& tensor) {
+  return tensor.reshape({matrix_rows(tensor.shape()), matrix_columns(tensor.shape())});
 }
 
-// A model with fewer layers would find every tensor it wants, and drop the others without a word.
-void refuse_left_over(const Checkpoint& checkpoint, const std::vector<Parameter*>& parameters) {
-  std::set<std::string> known;
-  for (const Parameter* parameter : parameters) known.insert("model/" + parameter->name);
-  for (const StoredTensor& stored : checkpoint.manifest().tensors)
-    if (stored.name.starts_with("model/") && !known.contains(stored.name))
-      fail(ExitCode::Storage, "error: ", checkpoint.directory().string(),
-           " is of another model\n  --> ", stored.name, " ", stored.shape,
-           "\n  why : the model of this configuration has no such tensor\n  try : the [model] and "
-           "[moe] tables that ferry ckpt show prints");
+std::byte* row_of(const Tensor& matrix, int64_t row) {
+  return static_cast<std::byte*>(matrix.raw()) +
+         row * matrix.dim(1) * static_cast<int64_t>(size_of(matrix.dtype()));
 }
 
-LoadReport load_tensors(Stream& stream, const Checkpoint& checkpoint,
-                        const std::vector<NamedTensor>& tensors) {
-  LoadReport total;
-  // One tensor at a time: the host never holds a second copy of the whole state.
-  for (const NamedTensor& wanted : tensors) {
-    const Shape& shape = wanted.tensor.shape();
-    const Tensor host = Tensor::host(stream.device(), "checkpoint", shape, wanted.tensor.dtype());
-    const SliceToLoad slice{wanted.name, wanted.tensor.dtype(), shape, origin_of(shape), shape,
-                            host.raw()};
-    const LoadReport report = checkpoint.load(std::span(&slice, 1));
-    total.bytes += report.bytes;
-    total.seconds += report.seconds;
-    stream.copy(wanted.tensor, host);
-    stream.record().wait_host();
-  }
-  return total;
+// One tensor at a time: the host never holds a second copy of the whole state.
+LoadReport load_tensor(Stream& stream, const Checkpoint& checkpoint, const std::string& name,
+                       const Tensor& tensor, const Placement& placement) {
+  if (tensor.numel() == 0) return {};
+  const Tensor host =
+      Tensor::host(stream.device(), "checkpoint", as_matrix(tensor).shape(), tensor.dtype());
+  std::memset(host.raw(), 0, static_cast<size_t>(host.bytes()));  // padding
+  std::vector<SliceToLoad> slices;
+  for (const PlacedBox& box : placement.boxes())
+    slices.push_back({name, tensor.dtype(), placement.global_shape(), box.offset, box.extent,
+                      row_of(host, box.row)});
+  const LoadReport report = checkpoint.load(slices);
+  stream.copy(tensor, host);
+  stream.record().wait_host();
+  return report;
+}
+
+void add(LoadReport& total, const LoadReport& report) {
+  total.bytes += report.bytes;
+  total.seconds += report.seconds;
 }
 
 const StateValue& find(const State& state, const std::string& name, const std::string& where) {
@@ -96,58 +71,67 @@ int64_t integer(const State& state, const std::string& name, const std::string& 
 
 }  // namespace
 
-int64_t state_bytes(const std::vector<Parameter*>& parameters) {
-  int64_t bytes = 0;
-  for (const Parameter* parameter : parameters)
-    bytes += 3 * parameter->shape.numel() *
-             static_cast<int64_t>(size_of(accumulate_dtype(parameter->dtype)));
-  return bytes;
+int64_t state_bytes(int64_t num_parameters, int64_t element_bytes) {
+  return 3 * num_parameters * element_bytes;
 }
 
-StateSnapshot::StateSnapshot(Stream& stream, const std::vector<Parameter*>& parameters,
-                             StateStore& store, int rank, int size) {
-  const std::vector<NamedTensor> tensors = tensors_of(parameters, store);
-  const std::vector<int> owner = deal_out(tensors, size);
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (owner[i] != rank) continue;
-    const Tensor& tensor = tensors[i].tensor;
-    const Tensor host = Tensor::host(stream.device(), "checkpoint", tensor.shape(), tensor.dtype());
-    stream.copy(host, tensor);
-    host_.push_back(host);
-    slices_.push_back({tensors[i].name, tensor.dtype(), tensor.shape(), origin_of(tensor.shape()),
-                       tensor.shape(), host.raw()});
+StateSnapshot::StateSnapshot(Stream& stream, const std::vector<StoredRows>& rows,
+                             StateStore& store) {
+  for (const StoredRows& stored : rows) {
+    const Placement placement = stored.parameter->placement().rows(stored.begin, stored.end);
+    const std::vector<PlacedBox> boxes = placement.boxes();
+    if (boxes.empty()) continue;
+    for (const NamedTensor& named : tensors_of(*stored.parameter, store)) {
+      const Tensor part = as_matrix(named.tensor).rows(stored.begin, stored.end);
+      const Tensor host = Tensor::host(stream.device(), "checkpoint", part.shape(), part.dtype());
+      stream.copy(host, part);
+      host_.push_back(host);
+      for (const PlacedBox& box : boxes)
+        slices_.push_back({named.name, part.dtype(), placement.global_shape(), box.offset,
+                           box.extent, row_of(host, box.row)});
+    }
   }
   stream.record().wait_host();
+}
+
+// A model with fewer layers would find every tensor it wants, and drop the others without a word.
+void refuse_other_model(const Checkpoint& checkpoint, const std::vector<std::string>& names) {
+  std::set<std::string> known;
+  for (const std::string& name : names) known.insert("model/" + name);
+  for (const StoredTensor& stored : checkpoint.manifest().tensors)
+    if (stored.name.starts_with("model/") && !known.contains(stored.name))
+      fail(ExitCode::Storage, "error: ", checkpoint.directory().string(),
+           " is of another model\n  --> ", stored.name, " ", stored.shape,
+           "\n  why : the model of this configuration has no such tensor\n  try : the [model] and "
+           "[moe] tables that ferry ckpt show prints");
 }
 
 LoadReport load_state(Stream& stream, const Checkpoint& checkpoint,
                       const std::vector<Parameter*>& parameters, StateStore& store,
                       bool weights_only) {
-  refuse_left_over(checkpoint, parameters);
-  std::vector<NamedTensor> tensors = tensors_of(parameters, store);
-  if (weights_only)
-    std::erase_if(tensors, [](const NamedTensor& t) { return !t.name.starts_with("model/"); });
-  const LoadReport report = load_tensors(stream, checkpoint, tensors);
+  LoadReport total;
   for (const Parameter* parameter : parameters) {
+    const Placement placement = parameter->placement();
+    for (const NamedTensor& named : tensors_of(*parameter, store)) {
+      if (weights_only && !named.name.starts_with("model/")) continue;
+      add(total, load_tensor(stream, checkpoint, named.name, named.tensor, placement));
+    }
     const Tensor& master = store.state(*parameter).master;
     if (!master.same_memory(parameter->value)) cast(stream, parameter->value, master);
   }
-  return report;
+  return total;
 }
 
 LoadReport load_weights(Stream& stream, const Checkpoint& checkpoint,
                         const std::vector<Parameter*>& parameters) {
-  refuse_left_over(checkpoint, parameters);
   LoadReport total;
   for (const Parameter* parameter : parameters) {
     const DType stored = accumulate_dtype(parameter->dtype);
     const bool rounds = stored != parameter->dtype;
     const Tensor wide =
         rounds ? Tensor::empty(stream, "checkpoint", parameter->shape, stored) : parameter->value;
-    const NamedTensor wanted{"model/" + parameter->name, wide};
-    const LoadReport report = load_tensors(stream, checkpoint, {wanted});
-    total.bytes += report.bytes;
-    total.seconds += report.seconds;
+    add(total, load_tensor(stream, checkpoint, "model/" + parameter->name, wide,
+                           parameter->placement()));
     if (rounds) cast(stream, parameter->value, wide);
   }
   return total;

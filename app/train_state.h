@@ -23,15 +23,22 @@ struct Progress {
   int64_t tokens = 0;   // samples * seq
 };
 
-/// Bytes of the tensors that a checkpoint of these parameters holds.
-int64_t state_bytes(const std::vector<Parameter*>& parameters);
+/// Bytes of the tensors that a checkpoint of a model with this many parameters holds, of which each
+/// number takes `element_bytes`.
+int64_t state_bytes(int64_t num_parameters, int64_t element_bytes);
 
-/// Host copies of this rank's share of the state: tensors are dealt out so that each of the `size`
-/// ranks writes about the same number of bytes. The copies live as long as this object.
+/// Matrix rows [begin, end) of a parameter whose state this rank stores. All ranks' together are all
+/// of the model, once.
+struct StoredRows {
+  const Parameter* parameter = nullptr;  // as the StateStore knows it
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+/// Host copies of this rank's share of the state; they live as long as this object.
 class StateSnapshot {
  public:
-  StateSnapshot(Stream& stream, const std::vector<Parameter*>& parameters, StateStore& store,
-                int rank, int size);
+  StateSnapshot(Stream& stream, const std::vector<StoredRows>& rows, StateStore& store);
   const std::vector<SliceToSave>& slices() const { return slices_; }
 
  private:
@@ -39,9 +46,13 @@ class StateSnapshot {
   std::vector<SliceToSave> slices_;
 };
 
-/// Fills masters, moments and values from the checkpoint; with weights_only the moments stay as
-/// they are. Error(ExitCode::Storage) names a tensor that is absent, has another shape, or is of
-/// no parameter.
+/// Error(ExitCode::Storage) if the checkpoint has a weight that is none of `names`, the parameters
+/// of the whole model.
+void refuse_other_model(const Checkpoint& checkpoint, const std::vector<std::string>& names);
+
+/// Fills masters, moments and values from the checkpoint, of the parts that this rank holds,
+/// whatever parts others saved; with weights_only the moments stay as they are.
+/// Error(ExitCode::Storage) names a tensor that is absent or has another shape.
 LoadReport load_state(Stream& stream, const Checkpoint& checkpoint,
                       const std::vector<Parameter*>& parameters, StateStore& store,
                       bool weights_only);

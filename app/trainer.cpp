@@ -15,13 +15,14 @@
 #include "app/metrics.h"           // metrics.jsonl, events.jsonl
 #include "app/model/cost_model.h"  // FLOPs and bytes
 #include "app/run_directory.h"     // runs/NAME
+#include "app/start.h"             // where a run begins: resume, run directory
 #include "app/step_report.h"       // the numbers of a step
 #include "app/stop_request.h"      // signals, STOP, SAVE, time limit
 #include "app/train_model.h"       // model, gradients (optim), optimizer, state
+#include "app/model_layout.h"      // the part of a rank (pipeline)
 #include "app/train_state.h"       // what a checkpoint holds
 #include "app/version.h"           // who wrote a checkpoint
 #include "checkpoint/directory.h"  // attempts and names
-#include "checkpoint/latest.h"     // the newest checkpoint that verifies
 #include "core/host_copy.h"
 #include "core/ops/elementwise.h"
 
@@ -32,16 +33,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-MeshSizes mesh_sizes(const ParallelTable& parallel) {
-  MeshSizes sizes;
-  sizes.tensor = static_cast<int>(parallel.tensor);
-  sizes.context = static_cast<int>(parallel.context);
-  sizes.pipeline = static_cast<int>(parallel.pipeline);
-  sizes.expert = static_cast<int>(parallel.expert);
-  sizes.expert_tensor = static_cast<int>(parallel.expert_tensor);
-  return sizes;
 }
 
 Backend open_backend(const RunConfig& config, Runtime& runtime) {
@@ -62,7 +53,6 @@ struct Trainer::Parts {
   void log_step(const StepReport& report);
   double evaluate_now();
   void save(const std::string& why);
-  std::string resume();
   bool main_rank() const { return runtime.rank() == 0; }
 
   const RunConfig config;
@@ -88,7 +78,7 @@ struct Trainer::Parts {
   Request request;  // of any rank, agreed in the last step
   Attempt attempt;
   std::optional<CheckpointName> parent;
-  int64_t saved_step = -1;
+  int64_t saved_step = -1;  // of the newest good checkpoint
 };
 
 Trainer::Trainer(const RunConfig& config, Runtime& runtime, const std::string& command_line)
@@ -119,7 +109,12 @@ Trainer::Parts::Parts(const RunConfig& config_in, Runtime& runtime_in,
   train_data = open_dataset(training_data_spec(config, runtime.size()));
   valid_data = open_validation_data(config, runtime.size());
 
-  const std::string resumed = resume();
+  const Start begin = begin_run(config, runtime, model, *train_data);
+  progress = begin.progress;
+  attempt = begin.attempt;
+  parent = begin.parent;
+  if (parent) saved_step = progress.step;
+
   LoaderConfig loader_config;
   loader_config.micro = config.batch.micro;
   loader_config.global = config.global_batch(runtime.size());
@@ -136,71 +131,12 @@ Trainer::Parts::Parts(const RunConfig& config_in, Runtime& runtime_in,
     events = JsonLines(dir / "events.jsonl");
     nlohmann::ordered_json start = event("start", progress.step);
     start["ranks"] = runtime.size();
-    start["resume"] = resumed;
+    start["resume"] = begin.description;
     events.write(start);
   }
   console->line(
-      banner(config, mesh, backend, runtime.host_name(), train_data->describe(), resumed));
-}
-
-// Finds out where this run begins, and takes the run directory. Says what it did.
-std::string Trainer::Parts::resume() {
-  const std::string& wanted = config.checkpoint.resume;
-  std::optional<Checkpoint> checkpoint;
-  std::string notes;
-  if (wanted != "auto" && wanted != "none") {
-    checkpoint = Checkpoint::open(wanted);
-    if (config.run.fresh && is_inside(wanted, dir))
-      fail(ExitCode::Usage, "error: run.fresh would rename the directory that ", wanted,
-           " is in\n  --> run.fresh, checkpoint.resume\n  try : another run.dir");
-  } else if (wanted == "auto" && !config.run.fresh) {
-    Latest latest = find_latest(dir, runtime.control());
-    for (const Rejected& rejected : latest.rejected)
-      notes += fmt::format("\n! {} is not used: {}", rejected.directory.string(), rejected.reason);
-    if (!latest.checkpoint && !latest.rejected.empty())
-      fail(ExitCode::Storage, "error: no checkpoint in ", dir.string(), " can be used", notes,
-           "\n  why : starting from scratch would lose the run without a word\n",
-           "  try : restore one of them, checkpoint.resume=PATH, or run.fresh=true");
-    checkpoint = std::move(latest.checkpoint);
-  }
-
-  if (config.checkpoint.weights_only && !checkpoint)
-    fail(ExitCode::Usage, "error: checkpoint.weights_only, but ", dir.string(),
-         " has no checkpoint to take weights from\n  try : checkpoint.resume=PATH of a checkpoint");
-  const bool continues = checkpoint && !config.checkpoint.weights_only;
-  // With auto, later checkpoints are the rejected ones, and their steps are made again.
-  if (checkpoint && (wanted != "auto" || config.checkpoint.weights_only))
-    refuse_other_branch(dir, continues ? checkpoint->step() : 0, config.run.fresh);
-
-  std::string aside;
-  if (main_rank()) aside = prepare_run_directory(dir, config.run.fresh, continues);
-  runtime.control().barrier("run directory");
-  attempt = begin_attempt(dir, runtime.control());
-  for (const std::string& removed : attempt.removed)
-    notes += fmt::format("\n! removed {}, which an earlier start left unfinished", removed);
-  if (!aside.empty()) notes += fmt::format("\n! the earlier run was renamed to {}", aside);
-  if (main_rank() && (config.checkpoint.every > 0 || config.checkpoint.save_at_exit))
-    require_free_space(posix_file_system(), dir, state_bytes(model.parameters()));
-  if (!checkpoint) return "from scratch" + notes;
-
-  const LoadReport report = load_state(*stream, *checkpoint, model.parameters(), model.store(),
-                                       config.checkpoint.weights_only);
-  const std::string name = checkpoint->directory().string();
-  if (config.checkpoint.weights_only) return fmt::format("weights of {}{}", name, notes);
-  progress = progress_of(checkpoint->state(), name);
-  const auto stored = checkpoint->state().find("data/fingerprint");
-  const std::string fingerprint = fmt::format("{:016x}", train_data->fingerprint());
-  if (stored != checkpoint->state().end() && std::get<std::string>(stored->second) != fingerprint)
-    fail(
-        ExitCode::Data, "error: ", name, " was trained on other data\n  --> data.train\n",
-        "  why : its fingerprint is ", std::get<std::string>(stored->second), ", that of ",
-        train_data->describe(), " is ", fingerprint,
-        "\n  try : the same files, data.split, run.seed, model.seq, run.steps and batch.global, or "
-        "checkpoint.weights_only=true");
-  parent = CheckpointName{checkpoint->step(), checkpoint->root()};
-  saved_step = progress.step;
-  return fmt::format("{} (verified, {:.0f} MB in {:.1f} s){}", name,
-                     static_cast<double>(report.bytes) / 1e6, report.seconds, notes);
+      banner(config, mesh, backend, runtime.host_name(), train_data->describe(),
+                       begin.description));
 }
 
 ExitCode Trainer::Parts::run() {
@@ -251,28 +187,21 @@ StepReport Trainer::Parts::train_step() {
 
   model.begin_step();
   BatchFeed feed(*stream, *loader);
-  double tokens = 0;
-  for (int64_t micro = 0; micro < num_micro; ++micro) {
-    const auto waiting = Clock::now();
-    const Batch batch = feed.next(progress.samples);
-    report.data_seconds += seconds_since(waiting);
-    tokens += static_cast<double>(batch.num_loss_tokens);
-    model.micro_batch(batch, report.step, micro + 1 == num_micro);
-  }
-  model.finish_backward();
+  const ParallelModel::Input input =
+      model.forward_backward(feed, progress.samples, report.step);
+  report.data_seconds = input.data_seconds;
   if (config.debug.nonfinite_at_step == report.step)
     fill(*stream, model.parameters().front()->grad, std::numeric_limits<double>::quiet_NaN());
 
   const Request own = stop_request.poll(main_rank());
-  const std::vector<double> sums = read_totals(tokens, own);
+  const std::vector<double> sums = read_totals(input.num_loss_tokens, own);
   const double global_tokens = sums[1];
-  const double mean_of =
-      static_cast<double>(num_micro * mesh.dp()) *
-      static_cast<double>(std::max<size_t>(1, model.gpt().expert_count_names().size()));
+  const double mean_of = static_cast<double>(num_micro * mesh.dp() * num_moe_layers(config.gpt()));
   report.loss = sums[0] / global_tokens;
   report.tokens = global_tokens;
-  if (model.totals().all().contains("aux_loss")) report.aux_loss = sums[2] / mean_of;
-  if (model.totals().all().contains("z_loss")) report.z_loss = sums[3] / mean_of;
+  const RouterConfig& router = config.moe.router;
+  if (mean_of > 0 && router.coefficient("aux_loss") > 0) report.aux_loss = sums[2] / mean_of;
+  if (mean_of > 0 && router.z_coeff > 0) report.z_loss = sums[3] / mean_of;
   request = {sums[4] > 0, sums[5] > 0};
   set_expert_tokens(report, std::span(sums).subspan(6), config.moe.experts);
 
@@ -313,18 +242,26 @@ void Trainer::Parts::stop_for_nonfinite(const StepReport& report) {
        "\n  try : resume with a smaller optimizer.lr or optimizer.clip_norm");
 }
 
-// {loss, tokens, aux, z, save requests, stop requests, expert tokens...}, summed over ranks.
+// {loss, tokens, aux, z, save requests, stop requests, expert tokens...}, summed over ranks. A rank
+// brings what no other rank has: the losses of its stage, and the tokens if it is the first of those
+// that read them.
 std::vector<double> Trainer::Parts::read_totals(double tokens, const Request& own) {
   const auto total = [&](const char* name) {
     const auto& totals = model.totals().all();
     const auto found = totals.find(name);
     return found == totals.end() ? 0.0 : read_back_as_double(*stream, found->second)[0];
   };
-  std::vector<double> sums{total("loss"),   tokens,           total("aux_loss"),
-                           total("z_loss"), double(own.save), double(own.stop)};
-  for (const std::string& name : model.gpt().expert_count_names()) {
+  const MeshCoordinates at = groups.coordinates();
+  std::vector<double> sums{total("loss"),     at.tp == 0 && at.pp == 0 ? tokens : 0.0,
+                           total("aux_loss"), total("z_loss"),
+                           double(own.save),  double(own.stop)};
+  const size_t first = sums.size();
+  const auto experts = static_cast<size_t>(config.moe.experts);
+  sums.resize(first + static_cast<size_t>(num_moe_layers(config.gpt())) * experts);
+  for (const auto& [moe_layer, name] : model.model().expert_counts()) {
     const std::vector<double> counts = read_back_as_double(*stream, model.totals().all().at(name));
-    sums.insert(sums.end(), counts.begin(), counts.end());
+    std::copy(counts.begin(), counts.end(),
+              sums.begin() + static_cast<int64_t>(first + static_cast<size_t>(moe_layer) * experts));
   }
   sum_over_ranks(sums, *backend.world, *stream);
   return sums;
@@ -344,8 +281,8 @@ void Trainer::Parts::log_step(const StepReport& r) {
 }
 
 double Trainer::Parts::evaluate_now() {
-  const EvaluationResult result = evaluate(model.gpt(), *stream, config, valid_data,
-                                           groups.along("dp"), config.run.eval_batches);
+  model.finish_update();
+  const EvaluationResult result = evaluate(model.model(), valid_data, config.run.eval_batches);
   if (main_rank()) {
     nlohmann::ordered_json evaluation = event("evaluation", progress.step);
     evaluation["valid_loss"] = result.loss;
@@ -356,8 +293,7 @@ double Trainer::Parts::evaluate_now() {
 }
 
 void Trainer::Parts::save(const std::string& why) {
-  const StateSnapshot snapshot(*stream, model.parameters(), model.store(), runtime.rank(),
-                               runtime.size());
+  const StateSnapshot snapshot(*stream, model.stored_rows(), model.store());
   SaveRequest save_request;
   save_request.run_dir = dir;
   save_request.step = progress.step;
@@ -369,7 +305,7 @@ void Trainer::Parts::save(const std::string& why) {
   save_request.descriptions = state_descriptions();
   save_request.aliases = {{"optimizer/master", "model"}};
   save_request.config = resolved_toml(config);
-  save_request.layout = fmt::format("world {} dp {}", mesh.world(), mesh.dp());
+  save_request.layout = grid_text(config.parallel, mesh);
   save_request.writer = "ferry " + version_text();
   save_request.parent = parent;
   save_request.keep = config.checkpoint.keep == 0 ? std::numeric_limits<int>::max()

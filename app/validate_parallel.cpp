@@ -41,11 +41,15 @@ void validate_world(const ParallelTable& grid, int64_t ranks, Violations& violat
 
 void validate_pipeline(const RunConfig& config, int64_t ranks, Violations& violations) {
   const ParallelTable& grid = config.parallel;
-  if (grid.virtual_stages > 1 && grid.pipeline == 1) {
-    violations.add({"parallel.virtual_stages", "parallel.pipeline"},
-                   "virtual stages without a pipeline",
+  const int64_t virtual_stages = config.virtual_stages();
+  if (virtual_stages > 1 && grid.pipeline == 1) {
+    const char* key = grid.layout.empty() ? "parallel.virtual_stages" : "parallel.layout";
+    violations.add({key, "parallel.pipeline"}, "virtual stages without a pipeline",
                    "they shorten the bubble of a pipeline, and one stage has none",
-                   "parallel.virtual_stages = 1, or parallel.pipeline above 1");
+                   grid.layout.empty()
+                       ? "parallel.virtual_stages = 1, or parallel.pipeline above 1"
+                       : fmt::format("parallel.pipeline = {}, or a layout of one stage",
+                                     virtual_stages));
   }
   const int64_t stages = grid.pipeline * grid.virtual_stages;
   if (grid.layout.empty() && config.model.layers % stages != 0) {
@@ -57,9 +61,9 @@ void validate_pipeline(const RunConfig& config, int64_t ranks, Violations& viola
                    fmt::format("{} stages in all, or a parallel.layout",
                                nearest_divisors(config.model.layers, stages)));
   }
-  const int64_t group = grid.microbatch_group;
+  const int64_t group = config.microbatch_group();
   const int64_t samples = config.batch.micro * config.data_parallel(ranks);
-  if (grid.virtual_stages == 1 || group == 0 || samples == 0) return;
+  if (virtual_stages == 1 || grid.pipeline == 1 || samples == 0) return;
   const int64_t num_microbatches = config.global_batch(ranks) / samples;
   if (group < grid.pipeline || group > num_microbatches) {
     violations.add({"parallel.microbatch_group", "parallel.pipeline"},
@@ -99,20 +103,14 @@ void validate_parallel(const RunConfig& config, int64_t ranks, Violations& viola
   require_even("model.kv_heads", model.kv_heads, "parallel.tensor", grid.tensor, "heads",
                violations);
   require_even("model.ffn", model.ffn, "parallel.tensor", grid.tensor, "channels", violations);
-  require_even("model.vocab", model.vocab, "parallel.tensor", grid.tensor, "rows", violations);
   if (grid.sequence && grid.tensor == 1) {
     violations.add({"parallel.sequence", "parallel.tensor"},
                    "sequence parallelism without tensor parallelism",
                    "the tensor-parallel ranks are those that share the sequence",
                    "parallel.sequence = false, or parallel.tensor above 1");
   }
-  if (!grid.sequence && grid.tensor > 1 && config.moe.experts > 0) {
-    violations.add({"parallel.sequence", "parallel.tensor"},
-                   "tensor parallelism of a MoE model without sequence parallelism",
-                   "each tensor-parallel rank would route the same tokens",
-                   "parallel.sequence = true");
-  }
-  if (grid.sequence)
+  // A MoE layer deals out the tokens to its tensor-parallel ranks in any case.
+  if (grid.sequence || config.moe.experts > 0)
     require_even("model.seq", model.seq, "parallel.tensor", grid.tensor, "tokens", violations);
   if (grid.context > 1 && model.seq % (2 * grid.context) != 0) {
     violations.add({"model.seq", "parallel.context"},

@@ -31,22 +31,6 @@ bool balances(const RunConfig& c, std::string_view loss) {
 const std::vector<Exclusion>& unsupported_features() {
   static const std::vector<Exclusion> table = {
       missing(
-          {"parallel.tensor"}, [](const RunConfig& c) { return c.parallel.tensor > 1; },
-          "tensor parallelism", "parallel.tensor = 1 and data-parallel ranks"),
-      missing(
-          {"parallel.expert"}, [](const RunConfig& c) { return c.parallel.expert > 1; },
-          "expert parallelism", "parallel.expert = 1 and data-parallel ranks"),
-      missing(
-          {"parallel.expert_tensor"},
-          [](const RunConfig& c) { return c.parallel.expert_tensor > 1; },
-          "tensor parallelism of experts", "parallel.expert_tensor = 1"),
-      missing(
-          {"parallel.pipeline"}, [](const RunConfig& c) { return c.parallel.pipeline > 1; },
-          "pipeline parallelism", "parallel.pipeline = 1 and data-parallel ranks"),
-      missing(
-          {"parallel.layout"}, [](const RunConfig& c) { return !c.parallel.layout.empty(); },
-          "a pipeline layout", "parallel.layout = \"\""),
-      missing(
           {"parallel.context"}, [](const RunConfig& c) { return c.parallel.context > 1; },
           "context parallelism", "parallel.context = 1"),
       missing(
@@ -63,9 +47,6 @@ const std::vector<Exclusion>& unsupported_features() {
       missing(
           {"moe.shared_overlap"}, [](const RunConfig& c) { return c.moe.shared_overlap; },
           "shared-expert overlap", "moe.shared_overlap = false"),
-      missing(
-          {"moe.dispatcher"}, [](const RunConfig& c) { return c.moe.dispatcher == "allgather"; },
-          "the all-gather dispatcher", "moe.dispatcher = alltoall"),
       missing(
           {"moe.fused_experts"}, [](const RunConfig& c) { return c.moe.fused_experts; },
           "the fused expert MLP", "moe.fused_experts = false"),
@@ -103,9 +84,6 @@ const std::vector<Exclusion>& unsupported_features() {
       missing(
           {"optimizer.name"}, [](const RunConfig& c) { return c.optimizer.name == "sgd"; }, "SGD",
           "optimizer.name = adamw"),
-      missing(
-          {"optimizer.distributed"}, [](const RunConfig& c) { return c.optimizer.distributed; },
-          "the distributed optimizer", "optimizer.distributed = false"),
       missing(
           {"optimizer.offload.enabled"},
           [](const RunConfig& c) { return c.optimizer.offload.enabled; },

@@ -88,6 +88,8 @@ std::unique_ptr<Device> make_cpu_device();
 std::unique_ptr<Device> make_cuda_device(int ordinal);
 /// The number of usable GPUs; 0 without CUDA or driver.
 int num_cuda_devices();
+/// Where GPU `ordinal` is on the bus of its host: "0000:1B:00.0". It must exist.
+std::string cuda_bus_id(int ordinal);
 /// {"cuda", "13.0"}, {"driver", ...}, {"cublas", ...}; empty without CUDA.
 std::vector<std::pair<std::string, std::string>> cuda_library_versions();
 

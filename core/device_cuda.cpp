@@ -112,6 +112,12 @@ int num_cuda_devices() {
   return 0;
 }
 
+std::string cuda_bus_id(int ordinal) {
+  char bus_id[32] = "";
+  CUDA_CHECK(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), ordinal));
+  return bus_id;
+}
+
 std::vector<std::pair<std::string, std::string>> cuda_library_versions() {
   // Both CUDA numbers are 1000 * major + 10 * minor, cuBLAS's is 10000 * major + 100 * minor +
   // patch.

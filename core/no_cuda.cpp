@@ -4,12 +4,19 @@
 #include "core/device.h"
 
 namespace ferry {
+namespace {
 
-std::unique_ptr<Device> make_cuda_device(int) {
+[[noreturn]] void fail_without_cuda() {
   fail(ExitCode::Resource,
        "this build of ferry has no CUDA: use run.backend=cpu, or build where nvcc is installed "
        "(cmake --preset cuda-release)");
 }
+
+}  // namespace
+
+std::unique_ptr<Device> make_cuda_device(int) { fail_without_cuda(); }
+
+std::string cuda_bus_id(int) { fail_without_cuda(); }
 
 int num_cuda_devices() { return 0; }
 

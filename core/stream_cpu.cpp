@@ -1,14 +1,25 @@
 #include "core/stream_cpu.h"
 
+#include <chrono>
 #include <cstring>
 
 #include "core/check.h"
 #include "core/tensor.h"
+#include "core/wait.h"
 
 namespace ferry {
 namespace {
 // Long enough that the host runs well ahead of the work, short enough to bound what tasks hold.
 constexpr size_t kMaxQueued = 512;
+
+// Waits for `condition` under the lock, up to the limit.
+template <class Condition>
+void wait_for(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
+              const std::string& stream, Condition condition) {
+  const std::chrono::duration<double> limit(wait_limit_seconds());
+  if (!changed.wait_for(lock, limit, condition))
+    fail_wait(concat("stream '", stream, "'"), limit.count());
+}
 }  // namespace
 
 CpuStream::CpuStream(Device& device, std::string name)
@@ -29,7 +40,7 @@ void CpuStream::push(Task task) {
   CHECK(std::this_thread::get_id() != thread_.get_id(), "a task of stream '", name(),
         "' enqueues on its own stream");
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return queue_.size() < kMaxQueued; });
+  wait_for(changed_, lock, name(), [this] { return queue_.size() < kMaxQueued; });
   queue_.push_back(std::move(task));
   changed_.notify_all();
 }
@@ -55,7 +66,7 @@ void CpuStream::run() {
 }
 
 Event CpuStream::record() {
-  auto state = std::make_shared<HostEvent>();
+  auto state = std::make_shared<HostEvent>(name());
   push({[this, state] { state->set(error_); }, true});
   return Event(state);
 }
@@ -85,7 +96,7 @@ bool HostEvent::ready() const {
 
 void HostEvent::wait_host() const {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return ready_; });
+  wait_for(changed_, lock, stream_, [this] { return ready_; });
   if (error_) std::rethrow_exception(error_);
 }
 

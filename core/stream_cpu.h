@@ -11,6 +11,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -24,7 +25,8 @@ class CpuStream final : public Stream {
   /// Runs what is still queued, then ends the thread.
   ~CpuStream() override;
 
-  /// Appends a task; blocks while the queue is full. Never call it from a task of this stream.
+  /// Appends a task; blocks while the queue is full, at most wait_limit_seconds(). Never call it
+  /// from a task of this stream.
   void enqueue(std::function<void()> task);
 
   Event record() override;
@@ -53,6 +55,8 @@ class CpuStream final : public Stream {
 /// An event of host work. Callbacks let a device stream wait for it without a host thread.
 class HostEvent final : public EventState {
  public:
+  /// `stream` is the name of the stream whose work it ends, for messages.
+  explicit HostEvent(std::string stream = "?") : stream_(std::move(stream)) {}
   bool ready() const override;
   void wait_host() const override;
   /// Marks the event ready, with the error of the work before it (or nullptr).
@@ -66,6 +70,7 @@ class HostEvent final : public EventState {
   bool ready_ = false;
   std::exception_ptr error_;
   std::vector<std::function<void()>> callbacks_;
+  std::string stream_;
 };
 
 /// Enqueues on a stream that must be a CPU stream.

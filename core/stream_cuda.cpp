@@ -8,6 +8,7 @@
 #include "core/check_cuda.h"
 #include "core/device_cuda.h"
 #include "core/stream_cpu.h"
+#include "core/wait.h"
 
 namespace ferry {
 namespace {
@@ -69,8 +70,7 @@ cudaEvent_t CudaEventPool::take() {
   }
   CUDA_CHECK(cudaSetDevice(ordinal_));
   cudaEvent_t event = nullptr;
-  // A host that waits sleeps: the cores belong to the CPU optimizer and the loader.
-  CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
+  CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   return event;
 }
 
@@ -99,14 +99,17 @@ bool CudaEvent::ready() const {
 }
 
 void CudaEvent::wait_host() const {
-  CUDA_CHECK(cudaEventSynchronize(event_));
+  // The driver's own wait has no limit, and would not notice that a peer of NCCL is gone.
+  wait_until_ready(concat("stream '", failure_->stream(), "'"), [this] { return ready(); });
+  CUDA_CHECK(cudaEventQuery(event_));
   failure_->rethrow();
 }
 
 CudaStream::CudaStream(CudaDevice& device, std::string name)
     : Stream(device, std::move(name)),
       device_(device),
-      handle_(std::make_shared<CudaStreamHandle>(device.ordinal())) {}
+      handle_(std::make_shared<CudaStreamHandle>(device.ordinal())),
+      failure_(std::make_shared<HostFailure>(this->name())) {}
 
 Event CudaStream::record() {
   device_.make_current();
@@ -146,11 +149,7 @@ void CudaStream::wait(const Event& event) {
   });
 }
 
-void CudaStream::synchronize() {
-  device_.make_current();
-  CUDA_CHECK(cudaStreamSynchronize(handle_->get()));
-  failure_->rethrow();
-}
+void CudaStream::synchronize() { record().wait_host(); }
 
 void CudaStream::zero(const Tensor& tensor) {
   if (tensor.numel() == 0) return;

@@ -38,13 +38,16 @@ class CudaStreamHandle {
   cudaStream_t stream_ = nullptr;
 };
 
-/// The first error of host work that the stream waited for.
+/// The first error of host work that a stream waited for, and the name of the stream.
 class HostFailure {
  public:
+  explicit HostFailure(std::string stream = "?") : stream_(std::move(stream)) {}
+  const std::string& stream() const { return stream_; }
   void set(std::exception_ptr error);
   void rethrow() const;
 
  private:
+  std::string stream_;
   mutable std::mutex mutex_;
   std::exception_ptr error_;
 };
@@ -99,7 +102,7 @@ class CudaStream final : public Stream {
  private:
   CudaDevice& device_;
   std::shared_ptr<CudaStreamHandle> handle_;
-  std::shared_ptr<HostFailure> failure_ = std::make_shared<HostFailure>();
+  std::shared_ptr<HostFailure> failure_;
   Tensor blas_workspace_;
 };
 

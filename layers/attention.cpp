@@ -7,8 +7,9 @@
 namespace ferry {
 
 Attention::Attention(const std::string& name, const AttentionConfig& config,
-                     std::shared_ptr<RopeCache> rope_cache)
+                     std::shared_ptr<RopeCache> rope_cache, const TensorParallel& tensor)
     : config_(config),
+      tensor_(tensor),
       qkv_(name + "/qkv", config.hidden, (config.heads + 2 * config.kv_heads) * config.head_dim,
            config.dtype, Init::normal(config.init_std), Label::QkvLinear),
       proj_(name + "/proj", config.heads * config.head_dim, config.hidden, config.dtype,
@@ -16,26 +17,43 @@ Attention::Attention(const std::string& name, const AttentionConfig& config,
       rope_(std::move(rope_cache)),
       scale_(1.0 / std::sqrt(static_cast<double>(config.head_dim))),
       dropout_site_(random_site(name + "/dropout")) {
+  CHECK(config_.heads % tensor_.size == 0 && config_.kv_heads % tensor_.size == 0, name, ": ",
+        tensor_.size, " tensor-parallel ranks do not divide ", config_.heads, " heads and ",
+        config_.kv_heads, " kv heads");
+  const int64_t q_width = config_.heads * config_.head_dim;
+  const int64_t kv_width = config_.kv_heads * config_.head_dim;
+  qkv_.cut_outputs(tensor_, {q_width, kv_width, kv_width});
+  proj_.cut_inputs(tensor_);
   if (!config_.qk_norm) return;
   const bool full = *config_.qk_norm == QkNormKind::Full;
-  const auto make = [&](Parameter& weight, const char* which, int64_t heads) {
+  const auto make = [&](Parameter& weight, const char* which, int64_t width) {
     weight.name = name + which;
-    weight.shape = {full ? heads * config_.head_dim : config_.head_dim};
+    weight.shape = {full ? width : config_.head_dim};
     weight.dtype = config_.dtype;
     weight.init = Init::ones();
     weight.decay = false;
+    if (full)
+      cut_rows(weight, std::span(&width, 1), tensor_.rank, tensor_.size);
+    else
+      tensor_.replicate_inside(weight);
   };
-  make(q_norm_, "/q_norm/weight", config_.heads);
-  make(k_norm_, "/k_norm/weight", config_.kv_heads);
+  make(q_norm_, "/q_norm/weight", q_width);
+  make(k_norm_, "/k_norm/weight", kv_width);
 }
 
 AttentionDims Attention::dims(const Pass& pass) const {
-  return {pass.batch.batch, pass.batch.seq, config_.heads, config_.kv_heads, config_.head_dim};
+  return {pass.batch.batch, pass.batch.seq, config_.heads / tensor_.size,
+          config_.kv_heads / tensor_.size, config_.head_dim};
 }
 
 AttentionDropout Attention::dropout(const Pass& pass) const {
   return {pass.training ? config_.dropout : 0.0, pass.key.at_site(dropout_site_),
-          pass.batch.first_token / pass.batch.seq};
+          pass.batch.first_token / pass.batch.seq, tensor_.rank * (config_.heads / tensor_.size),
+          config_.heads};
+}
+
+bool Attention::norm_crosses_ranks() const {
+  return tensor_.size > 1 && *config_.qk_norm == QkNormKind::Full;
 }
 
 Tensor Attention::forward(Pass& pass, const Tensor& x) {
@@ -67,21 +85,40 @@ Tensor Attention::backward(Pass& pass, const Tensor& dy) {
 }
 
 Tensor Attention::normalise(Pass& pass, const Tensor& qkv) {
-  const int64_t groups =
-      *config_.qk_norm == QkNormKind::Full ? 2 : config_.heads + config_.kv_heads;
-  const Tensor y = Tensor::empty(pass.stream, "qk_norm", qkv.shape(), qkv.dtype());
-  const Tensor rstd =
-      Tensor::empty(pass.stream, "statistics", {qkv.dim(0), groups}, accumulate_dtype(qkv.dtype()));
-  qk_norm_forward(pass.stream, y, rstd, qkv, q_norm_.value, k_norm_.value, dims(pass),
-                  *config_.qk_norm, config_.norm_eps);
-  pass.tape().save(pass.stream, Label::QkNorm, {qkv, rstd});
+  Stream& stream = pass.stream;
+  const AttentionDims d = dims(pass);
+  const int64_t groups = *config_.qk_norm == QkNormKind::Full ? 2 : d.heads + d.kv_heads;
+  const DType statistics = accumulate_dtype(qkv.dtype());
+  const Tensor y = Tensor::empty(stream, "qk_norm", qkv.shape(), qkv.dtype());
+  const Tensor rstd = Tensor::empty(stream, "statistics", {qkv.dim(0), groups}, statistics);
+  if (norm_crosses_ranks()) {
+    const Tensor sums = Tensor::empty(stream, "statistics", {qkv.dim(0), 2}, statistics);
+    qk_norm_squares(stream, sums, qkv, d);
+    tensor_.group->all_reduce(stream, sums, ReduceOp::Sum);
+    qk_norm_apply(stream, y, rstd, qkv, sums, q_norm_.value, k_norm_.value, d, tensor_.size,
+                  config_.norm_eps);
+  } else {
+    qk_norm_forward(stream, y, rstd, qkv, q_norm_.value, k_norm_.value, d, *config_.qk_norm,
+                    config_.norm_eps);
+  }
+  pass.tape().save(stream, Label::QkNorm, {qkv, rstd});
   return y;
 }
 
 Tensor Attention::normalise_backward(Pass& pass, const Tensor& dqkv) {
-  const auto [qkv, rstd] = pass.tape().load<2>(pass.stream, Label::QkNorm);
-  qk_norm_backward(pass.stream, dqkv, q_norm_.grad, k_norm_.grad, dqkv, qkv, rstd, q_norm_.value,
-                   k_norm_.value, dims(pass), *config_.qk_norm);
+  Stream& stream = pass.stream;
+  const AttentionDims d = dims(pass);
+  const auto [qkv, rstd] = pass.tape().load<2>(stream, Label::QkNorm);
+  if (norm_crosses_ranks()) {
+    const Tensor sums = Tensor::empty(stream, "statistics", rstd.shape(), rstd.dtype());
+    qk_norm_products(stream, sums, dqkv, qkv, q_norm_.value, k_norm_.value, d);
+    tensor_.group->all_reduce(stream, sums, ReduceOp::Sum);
+    qk_norm_apply_backward(stream, dqkv, q_norm_.grad, k_norm_.grad, dqkv, qkv, rstd, sums,
+                           q_norm_.value, k_norm_.value, d, tensor_.size);
+  } else {
+    qk_norm_backward(stream, dqkv, q_norm_.grad, k_norm_.grad, dqkv, qkv, rstd, q_norm_.value,
+                     k_norm_.value, d, *config_.qk_norm);
+  }
   return dqkv;
 }
 

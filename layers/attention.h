@@ -1,7 +1,8 @@
 #pragma once
 
 // Causal self-attention: one GEMM to queries, keys and values, optional norms of queries and keys,
-// rotary positions, grouped-query attention, one GEMM back to the residual width.
+// rotary positions, grouped-query attention, one GEMM back to the residual width. Tensor-parallel
+// ranks have equally many heads each.
 
 #include <memory>
 #include <optional>
@@ -29,21 +30,26 @@ struct AttentionConfig {
 
 class Attention final : public Module {
  public:
-  /// `name`: "layers/7/attention". The rope cache is shared by all layers of a model.
+  /// `name`: "layers/7/attention". The rope cache is shared by all layers of a model. `config` is
+  /// of the whole layer; the ranks must divide its heads and kv_heads.
   Attention(const std::string& name, const AttentionConfig& config,
-            std::shared_ptr<RopeCache> rope_cache);
+            std::shared_ptr<RopeCache> rope_cache, const TensorParallel& tensor = {});
 
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;
   void visit(const ParameterVisitor& visitor) override;
 
  private:
-  AttentionDims dims(const Pass& pass) const;
+  AttentionDims dims(const Pass& pass) const;  // of this rank's heads
   AttentionDropout dropout(const Pass& pass) const;
   Tensor normalise(Pass& pass, const Tensor& qkv);
   Tensor normalise_backward(Pass& pass, const Tensor& dqkv);
 
+  /// The norm's sums are over heads of several ranks.
+  bool norm_crosses_ranks() const;
+
   AttentionConfig config_;
+  TensorParallel tensor_;
   Linear qkv_;
   Linear proj_;
   Parameter q_norm_;

@@ -5,14 +5,15 @@
 namespace ferry {
 
 Block::Block(const std::string& name, const BlockConfig& config, std::unique_ptr<Module> attention,
-             std::unique_ptr<Module> mlp)
-    : attn_norm_(name + "/attn_norm", config.hidden, config.dtype, config.norm_eps,
-                 Label::AttnNorm),
+             std::unique_ptr<Module> mlp, const TensorParallel& tensor)
+    : attn_norm_(name + "/attn_norm", config.hidden, config.dtype, config.norm_eps, Label::AttnNorm,
+                 tensor),
       attention_(std::move(attention)),
-      attn_dropout_(name + "/attn_dropout", config.dropout),
-      mlp_norm_(name + "/mlp_norm", config.hidden, config.dtype, config.norm_eps, Label::MlpNorm),
+      attn_dropout_(name + "/attn_dropout", config.dropout, tensor),
+      mlp_norm_(name + "/mlp_norm", config.hidden, config.dtype, config.norm_eps, Label::MlpNorm,
+                tensor),
       mlp_(std::move(mlp)),
-      mlp_dropout_(name + "/mlp_dropout", config.dropout) {}
+      mlp_dropout_(name + "/mlp_dropout", config.dropout, tensor) {}
 
 Tensor Block::forward(Pass& pass, const Tensor& x) {
   const Tensor attended =

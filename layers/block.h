@@ -9,6 +9,7 @@
 #include "core/module.h"
 #include "layers/dropout.h"
 #include "layers/norm.h"
+#include "layers/tensor_parallel.h"
 
 namespace ferry {
 
@@ -21,9 +22,10 @@ struct BlockConfig {
 
 class Block final : public Module {
  public:
-  /// `name`: "layers/7". `mlp` is a dense MLP or a MoE layer: the block cannot tell.
+  /// `name`: "layers/7". `mlp` is a dense MLP or a MoE layer: the block cannot tell. x and y are
+  /// what lies between the regions of `tensor`.
   Block(const std::string& name, const BlockConfig& config, std::unique_ptr<Module> attention,
-        std::unique_ptr<Module> mlp);
+        std::unique_ptr<Module> mlp, const TensorParallel& tensor = {});
 
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;

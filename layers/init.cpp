@@ -14,11 +14,22 @@ uint32_t random_site(std::string_view name) {
 
 void allocate_value(Stream& stream, Parameter& parameter, uint64_t seed) {
   parameter.value = Tensor::empty(stream, "parameters", parameter.shape, parameter.dtype);
-  if (parameter.init.std > 0) {
-    const RandomKey key{seed, 0, random_site(parameter.name)};
-    fill_normal(stream, parameter.value, parameter.init.std, key, 0);
-  } else {
-    fill(stream, parameter.value, parameter.init.constant);
+  const Placement placement = parameter.placement();
+  const int64_t columns = placement.num_columns();
+  const int64_t global_columns = matrix_columns(placement.global_shape());
+  const Tensor matrix = parameter.value.reshape({placement.num_rows(), columns});
+  if (parameter.part) stream.zero(parameter.value);  // rows of padding
+  const RandomKey key{seed, 0, random_site(parameter.name)};
+  for (const PlacedRows& run : placement.runs()) {
+    const Tensor rows = matrix.rows(run.row, run.row + run.num_rows);
+    const auto first =
+        static_cast<uint64_t>(run.global_row * global_columns + placement.first_column());
+    if (parameter.init.std == 0)
+      fill(stream, rows, parameter.init.constant);
+    else if (columns == global_columns)
+      fill_normal(stream, rows, parameter.init.std, key, first);
+    else
+      fill_normal_rows(stream, rows, parameter.init.std, key, first, global_columns);
   }
 }
 

@@ -6,8 +6,12 @@
 //
 // What is differentiated is the SUM of token losses; the optimizer divides by the number of tokens
 // of the global batch, so results do not depend on how a batch is cut into micro-batches.
+//
+// Tensor-parallel ranks have the logits of a part of the vocabulary each, of all T tokens, and
+// exchange three numbers per token; every rank returns all token losses.
 
 #include "core/module.h"
+#include "layers/tensor_parallel.h"
 
 namespace ferry {
 
@@ -22,20 +26,33 @@ class LossHead final : public Module {
  public:
   /// Own weight "lm_head/weight" [vocab, hidden].
   LossHead(int64_t vocab, int64_t hidden, DType dtype, double init_std,
-           int64_t max_logit_bytes = kMaxLogitBytes);
+           const TensorParallel& tensor = {}, int64_t max_logit_bytes = kMaxLogitBytes);
   /// Tied to the embedding's weight, which must outlive this.
-  explicit LossHead(Parameter& tied, int64_t max_logit_bytes = kMaxLogitBytes);
+  explicit LossHead(Parameter& tied, const TensorParallel& tensor = {},
+                    int64_t max_logit_bytes = kMaxLogitBytes);
 
-  /// x [T, hidden]. Adds the sum of token losses to the step total "loss" [1]; returns the losses
-  /// of the tokens, [T] in accumulate_dtype.
+  /// For an embedding on another pipeline stage: makes the own weight a copy of "embedding/weight",
+  /// with its name (hence its initial values), its gradient summed over both stages.
+  void tie_across_stages();
+
+  /// x [T, hidden], or what lies between the regions of `tensor`. Adds the sum of token losses to
+  /// the step total "loss" [1] (of tensor-parallel ranks only the first one adds, so that a sum
+  /// over all ranks is right); returns the losses of the T tokens, [T] in accumulate_dtype.
   Tensor forward(Pass& pass, const Tensor& x) override;
   /// dy is not used: this is where the gradient begins.
   Tensor backward(Pass& pass, const Tensor& dy) override;
   void visit(const ParameterVisitor& visitor) override;
 
  private:
+  /// Where this rank adds its losses: the step total, or something that nobody reads.
+  Tensor own_loss_sum(Pass& pass, DType dtype) const;
+  /// Losses of the tokens from `begin` on, and the gradient over their logits in place of these.
+  void chunk_loss(Pass& pass, const Tensor& token_loss, const Tensor& loss_sum,
+                  const Tensor& logits, int64_t begin, bool with_gradient) const;
+
   Parameter own_;
   Parameter& weight_;
+  TensorParallel tensor_;
   int64_t max_logit_bytes_;
 };
 

@@ -4,13 +4,15 @@
 
 namespace ferry {
 
-RmsNorm::RmsNorm(const std::string& name, int64_t width, DType dtype, double eps, Label label)
+RmsNorm::RmsNorm(const std::string& name, int64_t width, DType dtype, double eps, Label label,
+                 const TensorParallel& tensor)
     : eps_(eps), label_(label) {
   weight_.name = name + "/weight";
   weight_.shape = {width};
   weight_.dtype = dtype;
   weight_.init = Init::ones();
   weight_.decay = false;
+  tensor.replicate(weight_);
 }
 
 Tensor RmsNorm::forward(Pass& pass, const Tensor& x) {

@@ -7,12 +7,15 @@
 #include <utility>
 
 #include "core/module.h"
+#include "layers/tensor_parallel.h"
 
 namespace ferry {
 
 class RmsNorm final : public Module {
  public:
-  RmsNorm(const std::string& name, int64_t width, DType dtype, double eps, Label label);
+  /// x are the rows between the regions of `tensor`.
+  RmsNorm(const std::string& name, int64_t width, DType dtype, double eps, Label label,
+          const TensorParallel& tensor = {});
 
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override { return backward_add(pass, dy, {}); }

@@ -15,8 +15,8 @@ Shape with_rows(const Shape& shape, int64_t rows) {
 
 Tensor TensorParallel::enter(Stream& stream, const Tensor& x) const {
   if (size == 1 || !sequence) return x;
-  const Tensor all = Tensor::empty(stream, "sequence gather", with_rows(x.shape(), x.dim(0) * size),
-                                   x.dtype());
+  const Tensor all =
+      Tensor::empty(stream, "sequence gather", with_rows(x.shape(), x.dim(0) * size), x.dtype());
   group->all_gather(stream, all, x);
   return all;
 }
@@ -27,13 +27,23 @@ Tensor TensorParallel::leave(Stream& stream, const Tensor& partial) const {
     group->all_reduce(stream, partial, ReduceOp::Sum);
     return partial;
   }
-  CHECK(partial.dim(0) % size == 0, size, " tensor-parallel ranks do not divide ", partial.dim(0),
-        " tokens");
-  const Tensor own = Tensor::empty(stream, "sequence scatter",
-                                   with_rows(partial.shape(), partial.dim(0) / size),
-                                   partial.dtype());
+  const Tensor own =
+      Tensor::empty(stream, "sequence scatter",
+                    with_rows(partial.shape(), num_rows(partial.dim(0))), partial.dtype());
   group->reduce_scatter(stream, own, partial);
   return own;
+}
+
+int64_t TensorParallel::num_rows(int64_t num_tokens) const {
+  if (!sequence) return num_tokens;
+  CHECK(num_tokens % size == 0, size, " tensor-parallel ranks do not divide ", num_tokens,
+        " tokens");
+  return num_tokens / size;
+}
+
+Tensor TensorParallel::own_rows(const Tensor& x) const {
+  const int64_t rows = num_rows(x.dim(0)), first = first_row(rows);
+  return x.rows(first, first + rows);
 }
 
 void TensorParallel::replicate(Parameter& parameter) const {

@@ -31,8 +31,10 @@ struct TensorParallel {
   /// Overwrites `partial`, and may return it.
   Tensor leave(Stream& stream, const Tensor& partial) const;
   /// Rows between regions, of `num_tokens` tokens; and the index of the first of them.
-  int64_t num_rows(int64_t num_tokens) const { return sequence ? num_tokens / size : num_tokens; }
+  int64_t num_rows(int64_t num_tokens) const;
   int64_t first_row(int64_t num_rows) const { return sequence ? rank * num_rows : 0; }
+  /// This rank's rows of all rows of x, which every rank has: a view.
+  Tensor own_rows(const Tensor& x) const;
 
   /// What a parameter needs that every rank holds whole, used between regions: with sequence
   /// parallelism each rank's gradient is a part; without, all have the same.

@@ -2,11 +2,23 @@
 
 // Moving tokens to the ranks and experts that compute them, and results back.
 //
-//   dispatch(x)  -> rows ordered by expert      combine(rows) -> one row per token
+//   prepare(routing)   dispatch(x, probs) -> rows ordered by expert   combine(rows) -> tokens
 //
-// The backward of dispatch is combine, the backward of combine is dispatch, with the same plan.
+// T tokens of this rank, k choices each; R rows of this rank's experts. The backward of dispatch is
+// combine and the backward of combine is dispatch, with the plan of the same micro-batch: prepare
+// leaves it in the Pass, where a second forward (recomputation) finds it, too. Rows of an expert
+// are ordered by rank of the exchange group and then by token, so its sums do not depend on how
+// experts are dealt out.
+//
+// On several ranks, all ranks of the exchange group make the same calls in the same order, also a
+// rank without rows. The host waits once, in the first dispatch of a micro-batch, for numbers of
+// rows; work enqueued between prepare and dispatch hides that.
 
-#include "core/module.h"
+#include <memory>
+#include <string>
+
+#include "core/pass.h"
+#include "moe/expert_parallel.h"
 #include "moe/router.h"
 
 namespace ferry {
@@ -21,30 +33,38 @@ struct Dispatched {
 class Dispatcher {
  public:
   virtual ~Dispatcher() = default;
-  virtual Dispatched dispatch(Pass& pass, const Tensor& x, const Routing& routing) = 0;
-  /// y [T, hidden] = residual (may be undefined) + sum over the k rows of each token.
-  virtual Tensor combine(Pass& pass, const Tensor& rows, const Tensor& residual,
-                         const RoutingPlan& plan) = 0;
+  /// Makes the plan of this micro-batch; on a second forward it stays as it is.
+  virtual void prepare(Pass& pass, const Routing& routing) = 0;
+  /// x [T, hidden] and the probabilities [T, k].
+  virtual Dispatched dispatch(Pass& pass, const Tensor& x, const Tensor& probs) = 0;
+  /// y [T, hidden] = residual (may be undefined) + the sum over the rows of each token.
+  virtual Tensor combine(Pass& pass, const Tensor& rows, const Tensor& residual) = 0;
   /// Gradients of combine: drows [R, hidden] from dy [T, hidden].
-  virtual Tensor combine_backward(Pass& pass, const Tensor& dy, const RoutingPlan& plan) = 0;
-  /// Gradients of dispatch: dx [T, hidden] = dresidual + ..., and dprobs [T, k].
+  virtual Tensor combine_backward(Pass& pass, const Tensor& dy) = 0;
+  /// Gradients of dispatch: x [T, hidden] = dresidual (may be undefined) + ..., and probs [T, k].
   struct Gradients {
     Tensor x;
     Tensor probs;
   };
   virtual Gradients dispatch_backward(Pass& pass, const Tensor& drows, const Tensor& dprobs,
-                                      const Tensor& dresidual, const RoutingPlan& plan) = 0;
+                                      const Tensor& dresidual) = 0;
+
+ protected:
+  /// Makes the plan of this micro-batch, unless it is there already.
+  template <class Make>
+  void keep_plan(Pass& pass, Make make) const {
+    pass.once(this, make);
+  }
+  /// The plan that keep_plan left.
+  template <class Plan>
+  Plan plan_of(Pass& pass) const {
+    return pass.once(this, []() -> Plan { fail(ExitCode::Internal, "no tokens were prepared"); });
+  }
 };
 
-/// All experts on this rank: a permutation and its inverse, no communication and no host.
-class LocalDispatcher final : public Dispatcher {
- public:
-  Dispatched dispatch(Pass& pass, const Tensor& x, const Routing& routing) override;
-  Tensor combine(Pass& pass, const Tensor& rows, const Tensor& residual,
-                 const RoutingPlan& plan) override;
-  Tensor combine_backward(Pass& pass, const Tensor& dy, const RoutingPlan& plan) override;
-  Gradients dispatch_backward(Pass& pass, const Tensor& drows, const Tensor& dprobs,
-                              const Tensor& dresidual, const RoutingPlan& plan) override;
-};
+/// `kind` is moe.dispatcher, which matters on several ranks only; `num_experts` is that of the
+/// layer.
+std::unique_ptr<Dispatcher> make_dispatcher(const std::string& kind, int64_t num_experts,
+                                            const ExpertParallel& experts);
 
 }  // namespace ferry

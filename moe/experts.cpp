@@ -1,5 +1,7 @@
 #include "moe/experts.h"
 
+#include <vector>
+
 #include "core/ops/grouped_gemm.h"
 #include "core/ops/swiglu.h"
 
@@ -13,9 +15,22 @@ Tensor activate(Stream& stream, const Tensor& gate_up, const Tensor& probs) {
   return h;
 }
 
+// Keeps the matrices of this rank's experts.
+void deal_out(Parameter& weight, const ExpertParallel& parallel) {
+  if (parallel.ep_size == 1) return;
+  const int64_t num_experts = weight.shape[0], rows = weight.shape[1];
+  CHECK(num_experts % parallel.ep_size == 0, weight.name, ": ", parallel.ep_size,
+        " ranks do not divide ", num_experts, " experts");
+  const int64_t first = parallel.first_local(num_experts);
+  const int64_t num_local = parallel.num_local(num_experts);
+  weight.part = weight.placement().rows(first * rows, (first + num_local) * rows);
+  weight.shape = {num_local, rows, weight.shape[2]};
+}
+
 }  // namespace
 
-Experts::Experts(const std::string& name, int64_t num_experts, const MlpConfig& config) {
+Experts::Experts(const std::string& name, int64_t num_experts, const MlpConfig& config,
+                 const ExpertParallel& parallel) {
   fc1_.name = name + "/fc1/weight";
   fc1_.shape = {num_experts, 2 * config.ffn, config.hidden};
   fc1_.init = Init::normal(config.init_std);
@@ -25,7 +40,11 @@ Experts::Experts(const std::string& name, int64_t num_experts, const MlpConfig& 
   for (Parameter* weight : {&fc1_, &fc2_}) {
     weight->dtype = config.dtype;
     weight->axis = ReduceAxis::Expert;
+    deal_out(*weight, parallel);
   }
+  const std::vector<int64_t> gate_and_up(static_cast<size_t>(2 * fc1_.shape[0]), config.ffn);
+  cut_rows(fc1_, gate_and_up, parallel.etp_rank, parallel.etp_size);
+  cut_columns(fc2_, parallel.etp_rank, parallel.etp_size);
 }
 
 Tensor Experts::forward(Pass& pass, const Tensor& rows, const Tensor& probs,
@@ -35,7 +54,7 @@ Tensor Experts::forward(Pass& pass, const Tensor& rows, const Tensor& probs,
   const Tensor gate_up =
       Tensor::empty(stream, "expert fc1 output", {num_rows, fc1_.shape[1]}, rows.dtype());
   grouped_gemm_forward(stream, gate_up, rows, fc1_.value, offsets);
-  pass.tape().save(stream, Label::ExpertFc1, {rows});
+  pass.tape().save(stream, Label::ExpertFc1, {rows, offsets});
 
   const Tensor h = activate(stream, gate_up, probs);
   pass.tape().save(stream, Label::MoeAct, {gate_up, probs});
@@ -45,13 +64,13 @@ Tensor Experts::forward(Pass& pass, const Tensor& rows, const Tensor& probs,
                                });
   const Tensor y = Tensor::empty(stream, "expert output", rows.shape(), rows.dtype());
   grouped_gemm_forward(stream, y, h, fc2_.value, offsets);
-  pass.tape().save(stream, Label::MoeAct, {h});
+  pass.tape().save(stream, Label::MoeAct, {h, offsets});
   return y;
 }
 
-Experts::Gradients Experts::backward(Pass& pass, const Tensor& dy, const Tensor& offsets) {
+Experts::Gradients Experts::backward(Pass& pass, const Tensor& dy) {
   Stream& stream = pass.stream;
-  const auto [h] = pass.tape().load<1>(stream, Label::MoeAct);
+  const auto [h, offsets] = pass.tape().load<2>(stream, Label::MoeAct);
   grouped_gemm_wgrad(stream, fc2_.grad, dy, h, offsets);
   const Tensor dh = Tensor::empty(stream, "gradients", h.shape(), h.dtype());
   grouped_gemm_dgrad(stream, dh, dy, fc2_.value, offsets);
@@ -61,10 +80,10 @@ Experts::Gradients Experts::backward(Pass& pass, const Tensor& dy, const Tensor&
   const Tensor dprobs = Tensor::empty(stream, "gradients", probs.shape(), probs.dtype());
   swiglu_backward(stream, dgate_up, dprobs, dh, gate_up, probs);
 
-  const auto [rows] = pass.tape().load<1>(stream, Label::ExpertFc1);
-  grouped_gemm_wgrad(stream, fc1_.grad, dgate_up, rows, offsets);
+  const auto [rows, same_offsets] = pass.tape().load<2>(stream, Label::ExpertFc1);
+  grouped_gemm_wgrad(stream, fc1_.grad, dgate_up, rows, same_offsets);
   const Tensor drows = Tensor::empty(stream, "gradients", rows.shape(), rows.dtype());
-  grouped_gemm_dgrad(stream, drows, dgate_up, fc1_.value, offsets);
+  grouped_gemm_dgrad(stream, drows, dgate_up, fc1_.value, same_offsets);
   return {drows, dprobs};
 }
 

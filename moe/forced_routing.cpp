@@ -77,27 +77,29 @@ ForcedRouting::ForcedRouting(const std::string& mode, int64_t experts, int64_t t
   }
 }
 
-std::vector<int32_t> ForcedRouting::choose(int64_t num_tokens) const {
+std::vector<int32_t> ForcedRouting::choose(int64_t first_token, int64_t num_tokens) const {
   std::vector<int32_t> chosen;
   chosen.reserve(static_cast<size_t>(num_tokens * top_k_));
   if (kind_ == Kind::Balanced) {
-    for (int64_t slot = 0; slot < num_tokens * top_k_; ++slot)
+    const int64_t end = (first_token + num_tokens) * top_k_;
+    for (int64_t slot = first_token * top_k_; slot < end; ++slot)
       chosen.push_back(static_cast<int32_t>(slot % experts_));
     return chosen;
   }
-  return choose_by_weight(num_tokens);
+  return choose_by_weight(first_token, num_tokens);
 }
 
 // Without replacement, expert e with weight w[e]: the top_k largest of log(u)/w (Efraimidis and
 // Spirakis, 2006).
-std::vector<int32_t> ForcedRouting::choose_by_weight(int64_t num_tokens) const {
+std::vector<int32_t> ForcedRouting::choose_by_weight(int64_t first_token,
+                                                     int64_t num_tokens) const {
   std::vector<double> weight(static_cast<size_t>(experts_), 1.0);
   if (kind_ == Kind::PowerLaw)
     for (int64_t e = 0; e < experts_; ++e)
       weight[static_cast<size_t>(e)] = std::pow(static_cast<double>(e + 1), -exponent_);
   std::vector<int32_t> chosen, order(static_cast<size_t>(experts_));
   std::vector<double> score(static_cast<size_t>(experts_));
-  for (int64_t token = 0; token < num_tokens; ++token) {
+  for (int64_t token = first_token; token < first_token + num_tokens; ++token) {
     for (int64_t e = 0; e < experts_; ++e) {
       const auto index = static_cast<uint64_t>(token * experts_ + e);
       const double u = uniform_at({seed_, 0, kSite}, index) + 0x1p-25;
@@ -112,8 +114,8 @@ std::vector<int32_t> ForcedRouting::choose_by_weight(int64_t num_tokens) const {
   return chosen;
 }
 
-Tensor ForcedRouting::bias(Stream& stream, int64_t num_tokens, DType dtype) {
-  const auto found = biases_.find(num_tokens);
+Tensor ForcedRouting::bias(Stream& stream, int64_t first_token, int64_t num_tokens, DType dtype) {
+  const auto found = biases_.find({first_token, num_tokens});
   if (found != biases_.end()) return found->second;
   const bool listed = kind_ == Kind::AllTo || kind_ == Kind::Skip;
   std::vector<double> rows(static_cast<size_t>(num_tokens * experts_),
@@ -121,7 +123,8 @@ Tensor ForcedRouting::bias(Stream& stream, int64_t num_tokens, DType dtype) {
   const auto at = [&](int64_t token, int64_t expert) -> double& {
     return rows[static_cast<size_t>(token * experts_ + expert)];
   };
-  const std::vector<int32_t> chosen = listed ? std::vector<int32_t>() : choose(num_tokens);
+  const std::vector<int32_t> chosen =
+      listed ? std::vector<int32_t>() : choose(first_token, num_tokens);
   for (int64_t token = 0; token < num_tokens; ++token) {
     for (const int64_t expert : listed_) at(token, expert) = kind_ == Kind::Skip ? kForbidden : 0.0;
     for (int64_t j = 0; j < top_k_ && !listed; ++j)
@@ -134,7 +137,7 @@ Tensor ForcedRouting::bias(Stream& stream, int64_t num_tokens, DType dtype) {
   } else {
     bias = from_host(stream, "forced routing", std::vector<float>(rows.begin(), rows.end()), shape);
   }
-  return biases_.emplace(num_tokens, bias).first->second;
+  return biases_.emplace(std::pair(first_token, num_tokens), bias).first->second;
 }
 
 }  // namespace ferry

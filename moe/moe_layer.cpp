@@ -13,36 +13,35 @@ MlpConfig with_ffn(MlpConfig config, int64_t ffn) {
 }  // namespace
 
 MoeLayer::MoeLayer(const std::string& name, const MoeConfig& config, const MlpConfig& mlp,
-                   const std::string& force_routing, uint64_t seed)
-    : router_(name + "/router", mlp.hidden, config, mlp.init_std, mlp.dtype, force_routing, seed),
-      experts_(name + "/experts", config.experts, with_ffn(mlp, config.ffn)) {
+                   const std::string& force_routing, uint64_t seed, const TensorParallel& tensor,
+                   const ExpertParallel& experts)
+    : router_(name + "/router", mlp.hidden, config, mlp.init_std, mlp.dtype, force_routing, seed,
+              tensor),
+      dispatcher_(make_dispatcher(config.dispatcher, config.experts, experts)),
+      experts_(name + "/experts", config.experts, with_ffn(mlp, config.ffn), experts) {
   if (config.shared_ffn > 0)
-    shared_ = std::make_unique<SharedExperts>(name + "/shared_experts",
-                                              with_ffn(mlp, config.shared_ffn), config.shared_gate);
+    shared_ = std::make_unique<SharedExperts>(
+        name + "/shared_experts", with_ffn(mlp, config.shared_ffn), config.shared_gate, tensor);
 }
 
 Tensor MoeLayer::forward(Pass& pass, const Tensor& x) {
-  const Tensor shared = shared_ ? shared_->forward(pass, x) : Tensor();
   const Routing routing = router_.forward(pass, x);
-  const Dispatched sent = dispatcher_.dispatch(pass, x, routing);
+  dispatcher_->prepare(pass, routing);
+  // While the numbers of rows reach the host.
+  const Tensor shared = shared_ ? shared_->forward(pass, x) : Tensor();
+  const Dispatched sent = dispatcher_->dispatch(pass, x, routing.probs);
   const Tensor rows = experts_.forward(pass, sent.rows, sent.probs, sent.offsets);
-  const RoutingPlan& plan = routing.plan;
-  pass.tape().save(pass.stream, Label::Moe,
-                   {plan.counts, plan.offsets, plan.row_of_slot, plan.slot_of_row});
-  return dispatcher_.combine(pass, rows, shared, plan);
+  return dispatcher_->combine(pass, rows, shared);
 }
 
 Tensor MoeLayer::backward(Pass& pass, const Tensor& dy) {
-  const auto [counts, offsets, row_of_slot, slot_of_row] =
-      pass.tape().load<4>(pass.stream, Label::Moe);
-  const RoutingPlan plan{counts, offsets, row_of_slot, slot_of_row};
-
-  const Tensor drows = dispatcher_.combine_backward(pass, dy, plan);
-  const auto grads = experts_.backward(pass, drows, plan.offsets);
-  const auto sent = dispatcher_.dispatch_backward(pass, grads.rows, grads.probs, {}, plan);
+  const Tensor drows = dispatcher_->combine_backward(pass, dy);
+  const auto grads = experts_.backward(pass, drows);
+  const auto sent = dispatcher_->dispatch_backward(pass, grads.rows, grads.probs, {});
+  const Tensor dshared = shared_ ? shared_->backward(pass, dy) : Tensor();
   const Tensor dx = router_.backward(pass, sent.probs);
   add(pass.stream, dx, dx, sent.x);
-  if (shared_) add(pass.stream, dx, dx, shared_->backward(pass, dy));
+  if (shared_) add(pass.stream, dx, dx, dshared);
   return dx;
 }
 

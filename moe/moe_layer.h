@@ -1,6 +1,10 @@
 #pragma once
 
-// A Mixture-of-Experts layer: shared experts, route, dispatch, experts, combine.
+// A Mixture-of-Experts layer: route, shared experts, dispatch, experts, combine.
+//
+// It works on the rank's own tokens: with tensor parallelism, on its piece of the micro-batch's
+// rows, as under sequence parallelism (layers/sequence_slice.h makes such a piece where that is
+// off).
 
 #include <memory>
 #include <string>
@@ -16,7 +20,8 @@ class MoeLayer final : public Module {
  public:
   /// `name`: "layers/7/moe". mlp.ffn is not used: the experts' widths come from `config`.
   MoeLayer(const std::string& name, const MoeConfig& config, const MlpConfig& mlp,
-           const std::string& force_routing, uint64_t seed);
+           const std::string& force_routing, uint64_t seed, const TensorParallel& tensor = {},
+           const ExpertParallel& experts = {});
 
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;
@@ -26,7 +31,7 @@ class MoeLayer final : public Module {
 
  private:
   Router router_;
-  LocalDispatcher dispatcher_;
+  std::unique_ptr<Dispatcher> dispatcher_;
   Experts experts_;
   std::unique_ptr<SharedExperts> shared_;
 };

@@ -4,13 +4,23 @@
 #include "core/ops/gemm.h"
 
 namespace ferry {
+namespace {
 
-SharedExperts::SharedExperts(const std::string& name, const MlpConfig& config, bool gate)
-    : mlp_(name, config, Label::SharedExperts), has_gate_(gate) {
+TensorParallel with_own_tokens(TensorParallel tensor) {
+  tensor.sequence = true;
+  return tensor;
+}
+
+}  // namespace
+
+SharedExperts::SharedExperts(const std::string& name, const MlpConfig& config, bool gate,
+                             const TensorParallel& tensor)
+    : mlp_(name, config, Label::SharedExperts, with_own_tokens(tensor)), has_gate_(gate) {
   gate_.name = name + "/gate/weight";
   gate_.shape = {1, config.hidden};
   gate_.dtype = config.dtype;
   gate_.init = Init::normal(config.init_std);
+  tensor.replicate_inside(gate_);
 }
 
 Tensor SharedExperts::forward(Pass& pass, const Tensor& x) {

@@ -1,7 +1,8 @@
 #pragma once
 
 // A dense MLP that every token uses, beside the routed experts; with `gate`, its output is
-// multiplied by sigmoid(x * gate^T).
+// multiplied by sigmoid(x * gate^T). With tensor parallelism a rank has its own tokens and a part
+// of the MLP's width, as under sequence parallelism.
 
 #include <optional>
 #include <string>
@@ -14,7 +15,8 @@ namespace ferry {
 class SharedExperts final : public Module {
  public:
   /// `name`: "layers/7/moe/shared_experts".
-  SharedExperts(const std::string& name, const MlpConfig& config, bool gate);
+  SharedExperts(const std::string& name, const MlpConfig& config, bool gate,
+                const TensorParallel& tensor = {});
 
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;

@@ -1,42 +1,53 @@
 #include "optim/grad_reducer.h"
 
-#include <algorithm>
-
 namespace ferry {
 
-GradReducer::GradReducer(const GradientBuckets& buckets, Group& dense, Group& expert,
-                         Device& device, bool overlap)
-    : buckets_(buckets),
-      dense_(dense),
-      expert_(expert),
-      stream_(device.make_stream("gradient reduction")),
-      overlap_(overlap) {}
+GradReducer::GradReducer(const GradientBuckets& buckets, const ReduceGroups& groups, Device& device,
+                         bool overlap)
+    : stream_(device.make_stream("gradient reduction")),
+      distributed_(buckets.distributed()),
+      overlap_(overlap) {
+  for (const Bucket& bucket : buckets.buckets()) {
+    Group& group = groups.of(bucket.axis);
+    if (group.size() > 1) reductions_.push_back({&bucket, &group, false});
+  }
+}
 
 void GradReducer::after_backward(Pass& pass, int block_idx) {
-  if (last_ && overlap_) reduce(pass.stream, block_idx);
+  if (!last_ || !overlap_) return;
+  for (Reduction& reduction : reductions_) {
+    const Bucket& bucket = *reduction.bucket;
+    if (bucket.block != block_idx || bucket.axis == ReduceAxis::Tied) continue;
+    CHECK(!reduction.done, "block ", block_idx, " has two last backwards in one step");
+    reduce(pass.stream, reduction);
+  }
 }
 
 void GradReducer::finish(Stream& stream) {
-  if (last_ && !overlap_) {
-    int num_blocks = 0;
-    for (const Bucket& bucket : buckets_.buckets())
-      num_blocks = std::max(num_blocks, bucket.block + 1);
-    for (int block = num_blocks - 1; block >= 0; --block) reduce(stream, block);
+  for (const bool tied : {false, true}) {
+    for (auto reduction = reductions_.rbegin(); reduction != reductions_.rend(); ++reduction) {
+      if (reduction->done || (reduction->bucket->axis == ReduceAxis::Tied) != tied) continue;
+      reduce(stream, *reduction);
+    }
   }
-  last_ = false;
+  for (Reduction& reduction : reductions_) reduction.done = false;
   stream.wait(stream_->record());
 }
 
-void GradReducer::reduce(Stream& compute, int block_idx) {
-  bool waited = false;
-  for (const Bucket& bucket : buckets_.buckets()) {
-    Group& group = bucket.axis == ReduceAxis::Dense ? dense_ : expert_;
-    if (bucket.block != block_idx || group.size() == 1) continue;
-    if (!waited) stream_->wait(compute.record());
-    waited = true;
+void GradReducer::reduce(Stream& compute, Reduction& reduction) {
+  const Bucket& bucket = *reduction.bucket;
+  Group& group = *reduction.group;
+  reduction.done = true;
+  stream_->wait(compute.record());
+  if (distributed_) {
+    for (const Tensor& all : bucket.padded) {
+      const int64_t rows = all.dim(0) / group.size();
+      group.reduce_scatter(*stream_, all.rows(group.rank() * rows, (group.rank() + 1) * rows), all);
+    }
+  } else {
     group.all_reduce(*stream_, bucket.gradients, ReduceOp::Sum);
-    stream_->hold(bucket.gradients);
   }
+  stream_->hold(bucket.gradients);
 }
 
 }  // namespace ferry

@@ -1,13 +1,18 @@
 #pragma once
 
-// Sums gradients over the data-parallel ranks. With overlap, on the last micro-batch of a step each
-// block's buckets go out on a stream of their own as soon as the block is done; without, all of
-// them after backward. The results are the same bits.
+// Sums gradients over the ranks that hold copies of their parameters. With overlap, in the last
+// backward of each chunk a block's buckets go out on a stream of their own as soon as the block is
+// done; without, all of them after backward. The results are the same bits.
+//
+// Buckets of tied parameters always go out at the end: their two stages come to them at different
+// times, and a collective among others would make one stage wait for the other.
+//
+// With buckets of the distributed optimizer, only the rows that this rank owns (optim/shards.h)
+// hold the sum afterwards; the other rows are undefined.
 
 #include <memory>
 #include <vector>
 
-#include "core/comm/group.h"
 #include "core/module.h"
 #include "optim/buckets.h"
 
@@ -15,24 +20,29 @@ namespace ferry {
 
 class GradReducer final : public BlockHooks {
  public:
-  /// `dense` reduces ReduceAxis::Dense buckets, `expert` the others; all must outlive this.
-  GradReducer(const GradientBuckets& buckets, Group& dense, Group& expert, Device& device,
+  /// `buckets`, and the groups, which must be those the buckets were made with, outlive this.
+  GradReducer(const GradientBuckets& buckets, const ReduceGroups& groups, Device& device,
               bool overlap);
 
-  /// Call before the backward of the last micro-batch of a step.
-  void begin_last_micro_batch() { last_ = true; }
+  /// Call before the backward of each chunk: is it the chunk's last of this step?
+  void set_last(bool last) { last_ = last; }
   void after_backward(Pass& pass, int block_idx) override;
-  /// Makes `stream` wait for all reductions; the next micro-batch is again not the last.
+  /// After the last backward of the step, on the stream of its passes: reduces what was not reduced
+  /// in this step, then makes `stream` wait for all reductions.
   void finish(Stream& stream);
 
  private:
-  /// Enqueues the block's reductions behind what `compute` has so far.
-  void reduce(Stream& compute, int block_idx);
+  struct Reduction {
+    const Bucket* bucket;
+    Group* group;
+    bool done;  // enqueued in this step
+  };
+  /// Enqueues it behind what `compute` has so far.
+  void reduce(Stream& compute, Reduction& reduction);
 
-  const GradientBuckets& buckets_;
-  Group& dense_;
-  Group& expert_;
   std::unique_ptr<Stream> stream_;
+  std::vector<Reduction> reductions_;  // where the group has more than one rank
+  bool distributed_;
   bool overlap_;
   bool last_ = false;
 };

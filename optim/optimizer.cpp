@@ -9,20 +9,18 @@
 
 namespace ferry {
 
-Optimizer::Optimizer(Stream& stream, std::vector<Parameter*> parameters, StateStore& store)
-    : parameters_(std::move(parameters)),
+Optimizer::Optimizer(Stream& stream, std::vector<Parameter*> updated, std::vector<Parameter*> owned,
+                     StateStore& store)
+    : updated_(std::move(updated)),
+      owned_(std::move(owned)),
       store_(store),
       sum_squares_(Tensor::empty(stream, "gradient norm", {1}, DType::F64)) {}
 
-double Optimizer::gradient_norm(Stream& stream, double num_tokens) {
+double Optimizer::sum_squares(Stream& stream) {
   stream.zero(sum_squares_);
-  for (const Parameter* parameter : parameters_) sum_squares(stream, sum_squares_, parameter->grad);
-  return std::sqrt(read_back<double>(stream, sum_squares_)[0]) / num_tokens;
-}
-
-double gradient_scale(double num_tokens, double gradient_norm, double clip_norm) {
-  const double clip = clip_norm > 0 ? std::min(1.0, clip_norm / (gradient_norm + 1e-6)) : 1.0;
-  return clip / num_tokens;
+  for (const Parameter* parameter : owned_)
+    if (!parameter->is_copy) ferry::sum_squares(stream, sum_squares_, parameter->grad);
+  return read_back<double>(stream, sum_squares_)[0];
 }
 
 void Optimizer::update(Stream& stream, const OptimizerSettings& settings, int64_t step,
@@ -35,12 +33,21 @@ void Optimizer::update(Stream& stream, const OptimizerSettings& settings, int64_
   adamw_settings.eps = settings.eps;
   adamw_settings.step = step;
   adamw_settings.grad_scale = gradient_scale(num_tokens, gradient_norm, settings.clip_norm);
-  for (const Parameter* parameter : parameters_) {
+  for (const Parameter* parameter : updated_) {
     AdamwState& state = store_.state(*parameter);
     adamw_settings.weight_decay = parameter->decay ? settings.weight_decay : 0.0;
     adamw(stream, parameter->value, state.master, state.exp_avg, state.exp_avg_sq, parameter->grad,
           adamw_settings);
   }
+}
+
+double gradient_norm(double sum_squares, double num_tokens) {
+  return std::sqrt(sum_squares) / num_tokens;
+}
+
+double gradient_scale(double num_tokens, double gradient_norm, double clip_norm) {
+  const double clip = clip_norm > 0 ? std::min(1.0, clip_norm / (gradient_norm + 1e-6)) : 1.0;
+  return clip / num_tokens;
 }
 
 }  // namespace ferry

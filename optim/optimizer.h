@@ -23,22 +23,30 @@ struct OptimizerSettings {
 
 class Optimizer {
  public:
-  Optimizer(Stream& stream, std::vector<Parameter*> parameters, StateStore& store);
+  /// Updates `updated`, whose state is in `store`, and counts `owned` in the norm: the shards of
+  /// this rank (optim/shards.h). With the distributed optimizer both are the same.
+  Optimizer(Stream& stream, std::vector<Parameter*> updated, std::vector<Parameter*> owned,
+            StateStore& store);
 
-  /// The 2-norm of the gradients divided by `num_tokens`, over all parameters. Waits for the
-  /// stream: this is the one place where a step reads from the device before its update. NaN or
-  /// infinite if a gradient is.
-  double gradient_norm(Stream& stream, double num_tokens);
+  /// The sum of squares of the gradients that this rank owns and that are no copies: over all ranks
+  /// of the world, every gradient once. Waits for the stream: this is the one place where a step
+  /// reads from the device before its update. NaN or infinite if a gradient is.
+  double sum_squares(Stream& stream);
 
-  /// Update number `step` (from 1), given the norm that gradient_norm returned.
+  /// Update number `step` (from 1), given gradient_norm() of the sum over the world.
   void update(Stream& stream, const OptimizerSettings& settings, int64_t step, double num_tokens,
               double gradient_norm);
 
  private:
-  std::vector<Parameter*> parameters_;
+  std::vector<Parameter*> updated_;
+  std::vector<Parameter*> owned_;
   StateStore& store_;
   Tensor sum_squares_;  // [1] F64
 };
+
+/// The 2-norm of the gradients divided by the tokens of the global batch. `sum_squares`: of the
+/// whole world.
+double gradient_norm(double sum_squares, double num_tokens);
 
 /// What gradients are multiplied by in the update.
 double gradient_scale(double num_tokens, double gradient_norm, double clip_norm);

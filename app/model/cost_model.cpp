@@ -77,69 +77,80 @@ FlopCount flops_per_token(const GptConfig& config) {
   return flops;
 }
 
-std::vector<ActivationCost> activation_costs(const GptConfig& config, bool is_moe_layer) {
+std::vector<ActivationCost> activation_costs(const GptConfig& config, bool is_moe_layer,
+                                             const ModuleShares& shares) {
   const auto& [model, moe] = config;
   const DType dtype = dtype_of(model.precision);
   const auto e = static_cast<int64_t>(size_of(dtype));
   const auto f = static_cast<int64_t>(size_of(accumulate_dtype(dtype)));
   const auto i = static_cast<int64_t>(size_of(DType::I32));
   const int64_t qkv = model.q_width() + 2 * model.kv_width();
+  const int64_t t = shares.tensor, copies = shares.expert_tensor;
+  const int64_t s = shares.sequence ? t : 1;  // of what is between tensor-parallel regions
   std::vector<ActivationCost> tensors;
   const auto add = [&](Label label, std::string_view name, int64_t bytes) {
     tensors.push_back({name_of(label), name, bytes});
   };
-  add(Label::AttnNorm, "input, 1/rms", e * model.hidden + f);
-  add(Label::QkvLinear, "input", e * model.hidden);
+  add(Label::AttnNorm, "input, 1/rms", (e * model.hidden + f) / s);
+  add(Label::QkvLinear, "input", e * model.hidden / s);
   if (model.qk_norm != "none") {
-    const int64_t groups = model.qk_norm == "full" ? 2 : model.heads + model.kv_heads;
-    add(Label::QkNorm, "input, 1/rms", e * qkv + f * groups);
+    const int64_t groups = model.qk_norm == "full" ? 2 * t : model.heads + model.kv_heads;
+    add(Label::QkNorm, "input, 1/rms", (e * qkv + f * groups) / t);
   }
-  add(Label::CoreAttn, "q, k, v, logsumexp", e * qkv + f * model.heads);
-  add(Label::AttnProj, "input", e * model.q_width());
-  add(Label::MlpNorm, "input, 1/rms", e * model.hidden + f);
+  add(Label::CoreAttn, "q, k, v, logsumexp", (e * qkv + f * model.heads) / t);
+  add(Label::AttnProj, "input", e * model.q_width() / t);
+  add(Label::MlpNorm, "input, 1/rms", (e * model.hidden + f) / s);
   if (!is_moe_layer) {
-    add(Label::Mlp, "input, gate, up, activation", e * (model.hidden + 3 * model.ffn));
+    add(Label::Mlp, "input, gate, up, activation", e * (model.hidden / s + 3 * model.ffn / t));
     return tensors;
   }
-  add(Label::Router, "input, scores, choice", e * model.hidden + f * (moe.experts + 1));
-  add(Label::Moe, "routing plan", 2 * i * moe.top_k);
-  add(Label::ExpertFc1, "input rows", e * moe.top_k * model.hidden);
-  add(Label::MoeAct, "gate, up, probability", moe.top_k * (e * 2 * moe.ffn + f + i));
-  add(Label::MoeAct, "activation", e * moe.top_k * moe.ffn);
+  // A MoE layer deals out the tokens to the tensor-parallel ranks; its experts' rows go to every
+  // rank that shares the expert.
+  add(Label::Router, "input, scores, choice", (e * model.hidden + f * (moe.experts + 1)) / t);
+  add(Label::Moe, "routing plan", 2 * i * moe.top_k * copies / t);
+  add(Label::ExpertFc1, "input rows", e * moe.top_k * copies * model.hidden / t);
+  add(Label::MoeAct, "gate, up, probability",
+      moe.top_k * (e * 2 * moe.ffn + copies * (f + i)) / t);
+  add(Label::MoeAct, "activation", e * moe.top_k * moe.ffn / t);
   if (moe.shared_ffn > 0) {
     add(Label::SharedExperts, "gate, up, activation, output",
-        e * (3 * moe.shared_ffn + (moe.shared_gate ? model.hidden + 1 : 0)));
+        e * (3 * moe.shared_ffn + (moe.shared_gate ? model.hidden + 1 : 0)) / t);
   }
   return tensors;
 }
 
-MemoryEstimate estimate_memory(const GptConfig& config, int64_t micro_batch) {
-  const auto& [model, moe] = config;
-  const DType dtype = dtype_of(model.precision);
-  const auto e = static_cast<int64_t>(size_of(dtype));
-  const auto f = static_cast<int64_t>(size_of(accumulate_dtype(dtype)));
-  const int64_t parameters = count_parameters(config).total();
-  const int64_t tokens = micro_batch * model.seq;
-  const int64_t moe_layers = num_moe_layers(config);
+int64_t saved_bytes(const GptConfig& config, int64_t first_layer, int64_t num_layers, bool head,
+                    int64_t tokens, const ModuleShares& shares) {
+  const int64_t moe_layer = bytes_per_token(activation_costs(config, true, shares));
+  const int64_t dense_layer = bytes_per_token(activation_costs(config, false, shares));
+  int64_t bytes = 0;
+  for (int64_t layer = first_layer; layer < first_layer + num_layers; ++layer)
+    bytes += config.moe.is_moe_layer(layer) ? moe_layer : dense_layer;
+  // The final norm saves its input and the loss the gradient that it begins.
+  const auto e = static_cast<int64_t>(size_of(dtype_of(config.model.precision)));
+  if (head) bytes += 2 * e * config.model.hidden / (shares.sequence ? shares.tensor : 1);
+  return tokens * bytes;
+}
 
-  MemoryEstimate bytes;
-  bytes.weights = e * parameters;
-  bytes.gradients = f * parameters;
-  const int64_t masters = dtype == DType::BF16 ? f : 0;
-  bytes.optimizer = (masters + 2 * f) * parameters;
-  // Beside the layers, the final norm saves its input and the loss the gradient that it begins.
-  bytes.activations =
-      tokens * (moe_layers * bytes_per_token(activation_costs(config, true)) +
-                (model.layers - moe_layers) * bytes_per_token(activation_costs(config, false)) +
-                2 * e * model.hidden);
-  bytes.logits = std::min(tokens, loss_chunk_tokens(model.vocab, dtype)) * model.vocab * e;
+int64_t logit_bytes(const GptConfig& config, int64_t tokens, const ModuleShares& shares) {
+  const DType dtype = dtype_of(config.model.precision);
+  const int64_t columns = (config.model.vocab + shares.tensor - 1) / shares.tensor;
+  return std::min(tokens, loss_chunk_tokens(columns, dtype)) * columns *
+         static_cast<int64_t>(size_of(dtype));
+}
+
+int64_t workspace_bytes(const GptConfig& config, int64_t tokens, const ModuleShares& shares) {
+  const auto& [model, moe] = config;
+  const auto e = static_cast<int64_t>(size_of(dtype_of(model.precision)));
+  const int64_t t = shares.tensor;
+  const int64_t moe_layers = num_moe_layers(config);
   // Backward of an MLP holds the gradients of its output, activation, gate and up, and input.
-  const int64_t moe_width = moe.top_k * (2 * model.hidden + 3 * moe.ffn);
-  const int64_t dense_width = 2 * model.hidden + 3 * model.ffn;
+  const int64_t moe_width =
+      moe.top_k * (2 * shares.expert_tensor * model.hidden + 3 * moe.ffn) / t;
+  const int64_t dense_width = 2 * model.hidden + 3 * model.ffn / t;
   const int64_t widest =
       std::max(moe_layers > 0 ? moe_width : 0, moe_layers < model.layers ? dense_width : 0);
-  bytes.workspace = tokens * e * widest + kLibraryBytes;
-  return bytes;
+  return tokens * e * widest + kLibraryBytes;
 }
 
 }  // namespace ferry

@@ -47,12 +47,19 @@ struct ActivationCost {
   int64_t bytes_per_token = 0;
 };
 
-/// Bytes on one rank that holds the whole model.
+/// How many ranks share a module (see layers/tensor_parallel.h and moe/expert_parallel.h).
+struct ModuleShares {
+  int64_t tensor = 1;
+  bool sequence = false;
+  int64_t expert_tensor = 1;
+};
+
+/// Bytes on one rank.
 struct MemoryEstimate {
   int64_t weights = 0;
   int64_t gradients = 0;    // fp32 (fp64 for fp64)
   int64_t optimizer = 0;    // both moments, and fp32 masters where the weights are bf16
-  int64_t activations = 0;  // of one micro-batch
+  int64_t activations = 0;  // of the micro-batches under way
   int64_t logits = 0;       // one chunk of the loss
   int64_t workspace = 0;    // gradients of activations of the widest layer, and library workspace
   int64_t total() const;
@@ -65,11 +72,17 @@ ParameterCount count_parameters(const GptConfig& config);
 
 FlopCount flops_per_token(const GptConfig& config);
 
-/// What one layer saves. Expert rows are counted as top_k per token, which is exact on average
-/// over ranks: balanced routing.
-std::vector<ActivationCost> activation_costs(const GptConfig& config, bool is_moe_layer);
+/// What one layer saves on a rank, per token of the micro-batch. Expert rows are counted as top_k
+/// per token, which is exact on average over ranks: balanced routing.
+std::vector<ActivationCost> activation_costs(const GptConfig& config, bool is_moe_layer,
+                                             const ModuleShares& shares = {});
 
-/// `micro_batch` samples in one forward pass.
-MemoryEstimate estimate_memory(const GptConfig& config, int64_t micro_batch);
+/// What layers [first_layer, first_layer + num_layers), and the head, save of `tokens` tokens.
+int64_t saved_bytes(const GptConfig& config, int64_t first_layer, int64_t num_layers, bool head,
+                    int64_t tokens, const ModuleShares& shares = {});
+/// One chunk of logits of `tokens` tokens.
+int64_t logit_bytes(const GptConfig& config, int64_t tokens, const ModuleShares& shares = {});
+/// What backward holds beside saved activations, and the libraries.
+int64_t workspace_bytes(const GptConfig& config, int64_t tokens, const ModuleShares& shares = {});
 
 }  // namespace ferry

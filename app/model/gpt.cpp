@@ -3,6 +3,8 @@
 #include "layers/attention.h"
 #include "layers/block.h"
 #include "layers/init.h"
+#include "layers/mlp.h"
+#include "layers/sequence_slice.h"
 #include "moe/moe_layer.h"
 
 namespace ferry {
@@ -31,68 +33,98 @@ AttentionConfig attention_config(const ModelConfig& model, DType dtype) {
 
 }  // namespace
 
-Gpt::Gpt(const GptConfig& config, const std::string& force_routing, uint64_t seed) {
+ModelPart whole_model(const GptConfig& config) { return {true, 0, config.model.layers, true}; }
+
+Gpt::Gpt(const GptConfig& config, const std::string& force_routing, uint64_t seed,
+         const ModelAxes& axes, const ModelPart& part) {
   const ModelConfig& model = config.model;
+  const TensorParallel& tensor = axes.tensor;
   const DType dtype = dtype_of(model.precision);
   const MlpConfig mlp{model.hidden, model.ffn, model.init_std,
                       output_init_std(model.init_std, model.layers), dtype};
   const BlockConfig block{model.hidden, model.norm_eps, model.hidden_dropout, dtype};
   const auto rope = std::make_shared<RopeCache>(model.head_dim, model.rope_theta, dtype);
 
-  embedding_ = std::make_unique<Embedding>(model.vocab, model.hidden, dtype, model.init_std);
-  for (int64_t layer = 0; layer < model.layers; ++layer) {
+  if (part.embedding)
+    embedding_ =
+        std::make_unique<Embedding>(model.vocab, model.hidden, dtype, model.init_std, tensor);
+  for (int64_t layer = part.first_layer; layer < part.first_layer + part.num_layers; ++layer) {
     const std::string name = concat("layers/", layer);
-    auto attention =
-        std::make_unique<Attention>(name + "/attention", attention_config(model, dtype), rope);
+    auto attention = std::make_unique<Attention>(name + "/attention",
+                                                 attention_config(model, dtype), rope, tensor);
     std::unique_ptr<Module> feed_forward;
     if (config.moe.is_moe_layer(layer)) {
-      auto moe = std::make_unique<MoeLayer>(name + "/moe", config.moe, mlp, force_routing, seed);
-      expert_count_names_.push_back(moe->router().counts_name());
+      auto moe = std::make_unique<MoeLayer>(name + "/moe", config.moe, mlp, force_routing, seed,
+                                            tensor, axes.expert);
+      int64_t moe_layer = 0;
+      for (int64_t i = 0; i < layer; ++i) moe_layer += config.moe.is_moe_layer(i);
+      expert_counts_.push_back({moe_layer, moe->router().counts_name()});
       feed_forward = std::move(moe);
+      if (tensor.size > 1 && !tensor.sequence)
+        feed_forward = std::make_unique<SequenceSlice>(std::move(feed_forward), tensor);
     } else {
-      feed_forward = std::make_unique<Mlp>(name + "/mlp", mlp, Label::Mlp);
+      feed_forward = std::make_unique<Mlp>(name + "/mlp", mlp, Label::Mlp, tensor);
     }
-    blocks_.push_back(
-        std::make_unique<Block>(name, block, std::move(attention), std::move(feed_forward)));
+    blocks_.push_back(std::make_unique<Block>(name, block, std::move(attention),
+                                              std::move(feed_forward), tensor));
   }
-  final_norm_ = std::make_unique<RmsNorm>("final_norm", model.hidden, dtype, model.norm_eps,
-                                          Label::FinalNorm);
-  head_ = model.tie_embeddings
-              ? std::make_unique<LossHead>(embedding_->weight())
-              : std::make_unique<LossHead>(model.vocab, model.hidden, dtype, model.init_std);
+  if (part.head) {
+    final_norm_ = std::make_unique<RmsNorm>("final_norm", model.hidden, dtype, model.norm_eps,
+                                            Label::FinalNorm, tensor);
+    head_ = model.tie_embeddings && part.embedding
+                ? std::make_unique<LossHead>(embedding_->weight(), tensor)
+                : std::make_unique<LossHead>(model.vocab, model.hidden, dtype, model.init_std, tensor);
+  }
+  if (model.tie_embeddings && part.embedding != part.head) {
+    if (part.embedding) embedding_->tie_across_stages();
+    if (part.head) head_->tie_across_stages();
+  }
 }
 
 void Gpt::initialise(Stream& stream, uint64_t seed) {
   visit([&](Parameter& parameter) { allocate_value(stream, parameter, seed); });
 }
 
-Tensor Gpt::forward(Pass& pass, BlockHooks& hooks) {
-  int block = 0;
-  hooks.before_forward(pass, block++);
-  Tensor x = embedding_->forward(pass, {});
+Tensor Gpt::forward(Pass& pass, const Tensor& input, BlockHooks& hooks) {
+  int block = first_block_;
+  Tensor x = input;
+  if (embedding_) {
+    hooks.before_forward(pass, block++);
+    x = embedding_->forward(pass, {});
+  }
   for (const auto& layer : blocks_) {
     hooks.before_forward(pass, block++);
     x = layer->forward(pass, x);
   }
+  if (!head_) return x;
   hooks.before_forward(pass, block);
   return head_->forward(pass, final_norm_->forward(pass, x));
 }
 
-void Gpt::backward(Pass& pass, BlockHooks& hooks) {
-  int block = num_blocks() - 1;
-  Tensor dx = final_norm_->backward(pass, head_->backward(pass, {}));
-  hooks.after_backward(pass, block--);
+Tensor Gpt::backward(Pass& pass, const Tensor& dy, BlockHooks& hooks) {
+  int block = first_block_ + num_blocks() - 1;
+  Tensor dx = dy;
+  if (head_) {
+    dx = final_norm_->backward(pass, head_->backward(pass, {}));
+    hooks.after_backward(pass, block--);
+  }
   for (auto layer = blocks_.rbegin(); layer != blocks_.rend(); ++layer) {
     dx = (*layer)->backward(pass, dx);
     hooks.after_backward(pass, block--);
   }
+  if (!embedding_) return dx;
   embedding_->backward(pass, dx);
   hooks.after_backward(pass, block);
+  return {};
 }
 
 void Gpt::visit(const ParameterVisitor& visitor) {
   for (const auto& block : parameters_by_block())
     for (Parameter* parameter : block) visitor(*parameter);
+}
+
+int Gpt::num_blocks() const {
+  return static_cast<int>(blocks_.size()) + (embedding_ ? 1 : 0) + (head_ ? 1 : 0);
 }
 
 std::vector<std::vector<Parameter*>> Gpt::parameters_by_block() {
@@ -101,10 +133,16 @@ std::vector<std::vector<Parameter*>> Gpt::parameters_by_block() {
     std::vector<Parameter*>& block = blocks.emplace_back();
     (modules.visit([&](Parameter& parameter) { block.push_back(&parameter); }), ...);
   };
-  add(*embedding_);
+  if (embedding_) add(*embedding_);
   for (const auto& layer : blocks_) add(*layer);
-  add(*final_norm_, *head_);
+  if (head_) add(*final_norm_, *head_);
   return blocks;
+}
+
+std::vector<std::string> parameter_names(const GptConfig& config) {
+  std::vector<std::string> names;
+  Gpt(config, "none", 0).visit([&](Parameter& parameter) { names.push_back(parameter.name); });
+  return names;
 }
 
 }  // namespace ferry

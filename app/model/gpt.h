@@ -2,6 +2,8 @@
 
 // The GPT: which modules, in which order.
 //   embedding -> block x layers -> final norm -> loss head
+// A rank holds all of it, or the part that a stage of a pipeline has; of each module, the part that
+// its tensor-parallel and expert-parallel ranks give it.
 
 #include <memory>
 #include <string>
@@ -12,39 +14,76 @@
 #include "layers/embedding.h"
 #include "layers/loss_head.h"
 #include "layers/norm.h"
+#include "layers/tensor_parallel.h"
+#include "moe/expert_parallel.h"
 
 namespace ferry {
 
+/// How ranks share each module.
+struct ModelAxes {
+  TensorParallel tensor;
+  ExpertParallel expert;
+};
+
+/// Which modules: layers [first_layer, first_layer + num_layers), with or without the ends.
+struct ModelPart {
+  bool embedding = true;
+  int64_t first_layer = 0;
+  int64_t num_layers = 0;
+  bool head = true;  // with the final norm
+};
+ModelPart whole_model(const GptConfig& config);
+
 class Gpt {
  public:
-  /// Builds modules and parameter descriptions; nothing is allocated. `force_routing` and `seed`
-  /// are for debug.force_routing.
-  Gpt(const GptConfig& config, const std::string& force_routing, uint64_t seed);
+  /// Builds modules and parameter descriptions; nothing is allocated, no group is used.
+  /// `force_routing` and `seed` are for debug.force_routing.
+  Gpt(const GptConfig& config, const std::string& force_routing, uint64_t seed,
+      const ModelAxes& axes, const ModelPart& part);
+  /// The whole model on one rank.
+  Gpt(const GptConfig& config, const std::string& force_routing, uint64_t seed)
+      : Gpt(config, force_routing, seed, {}, whole_model(config)) {}
 
   /// Allocates and initialises every parameter's value on the stream's device. Gradients are made
   /// by the optimizer's buckets.
   void initialise(Stream& stream, uint64_t seed);
 
-  /// One micro-batch: fills the step totals; returns the token losses [T].
-  Tensor forward(Pass& pass, BlockHooks& hooks);
-  /// Its gradients, added to the parameters' gradients.
-  void backward(Pass& pass, BlockHooks& hooks);
+  /// One micro-batch. x: the residual stream [rows, hidden], undefined if the part begins with the
+  /// embedding. Fills the step totals; returns the residual stream, or with the head the token
+  /// losses [T].
+  Tensor forward(Pass& pass, const Tensor& x, BlockHooks& hooks);
+  Tensor forward(Pass& pass, BlockHooks& hooks) { return forward(pass, {}, hooks); }
+  /// Its gradients, added to the parameters' gradients. dy is undefined with the head; returns dx,
+  /// undefined with the embedding.
+  Tensor backward(Pass& pass, const Tensor& dy, BlockHooks& hooks);
+  void backward(Pass& pass, BlockHooks& hooks) { backward(pass, {}, hooks); }
 
   /// Every parameter once, in the order of forward.
   void visit(const ParameterVisitor& visitor);
-  /// The parameters by block: what a hook may reduce when after_backward(block) is called. Block 0
-  /// is the embedding, 1..layers the layers, layers + 1 the final norm and the head.
+  /// The parameters by block: what a hook may reduce when after_backward(block) is called. The
+  /// blocks are the embedding, the layers, and the final norm with the head, as far as they are in
+  /// the part; the number of the first one is `first_block`.
   std::vector<std::vector<Parameter*>> parameters_by_block();
-  int num_blocks() const { return static_cast<int>(blocks_.size()) + 2; }
-  /// Names of the step totals "expert_tokens/..." in the order of MoE layers.
-  const std::vector<std::string>& expert_count_names() const { return expert_count_names_; }
+  int num_blocks() const;
+  void number_blocks_from(int first_block) { first_block_ = first_block; }
+
+  /// The step total "expert_tokens/..." of each MoE layer of the part.
+  struct ExpertCounts {
+    int64_t moe_layer = 0;  // counted over the whole model
+    std::string total;
+  };
+  const std::vector<ExpertCounts>& expert_counts() const { return expert_counts_; }
 
  private:
+  int first_block_ = 0;
   std::unique_ptr<Embedding> embedding_;
   std::vector<std::unique_ptr<Module>> blocks_;
   std::unique_ptr<RmsNorm> final_norm_;
   std::unique_ptr<LossHead> head_;
-  std::vector<std::string> expert_count_names_;
+  std::vector<ExpertCounts> expert_counts_;
 };
+
+/// Global names of all parameters of the model.
+std::vector<std::string> parameter_names(const GptConfig& config);
 
 }  // namespace ferry

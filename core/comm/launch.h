@@ -11,6 +11,8 @@ struct Launch {
   bool by_launcher = false;
   /// How many ranks the launcher says there are; 0 if it does not say.
   int num_ranks = 1;
+  /// This process's rank by the launcher; -1 if it does not say.
+  int rank = 0;
 };
 
 /// `variable` looks up an environment variable: its value, or null. Error(ExitCode::Usage) for srun

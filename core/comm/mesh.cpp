@@ -123,7 +123,8 @@ std::string Mesh::table() const {
   return text;
 }
 
-MeshGroups::MeshGroups(const Mesh& mesh, Group& world) {
+MeshGroups::MeshGroups(const Mesh& mesh, Group& world)
+    : mesh_(mesh), rank_(world.rank()), world_(world) {
   CHECK(mesh.world() == world.size(), "a mesh of ", mesh.world(), " ranks over a group of ",
         world.size());
   const auto ranks_of = [&](const std::string& axis, int rank) {

@@ -61,8 +61,16 @@ class MeshGroups {
  public:
   MeshGroups(const Mesh& mesh, Group& world);
   Group& along(const std::string& axis) const;
+  const Mesh& mesh() const { return mesh_; }
+  /// Of this rank.
+  int rank() const { return rank_; }
+  MeshCoordinates coordinates() const { return mesh_.at(rank_); }
+  Group& world() const { return world_; }
 
  private:
+  Mesh mesh_;
+  int rank_;
+  Group& world_;
   std::map<std::string, std::shared_ptr<Group>> groups_;
 };
 

@@ -2,9 +2,11 @@
 
 #include <chrono>
 #include <exception>
+#include <optional>
 #include <thread>
 
 #include "core/check.h"
+#include "core/mark.h"
 
 namespace ferry {
 namespace {
@@ -33,11 +35,13 @@ void complete_mpi(const std::function<int(MPI_Request*)>& start, const std::stri
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(start(&request), what);
   const auto begin = Clock::now();
+  std::optional<WaitingMark> long_wait;
   while (true) {
     int done = 0;
     check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), what);
     if (done) return;
     const std::chrono::duration<double> waited = Clock::now() - begin;
+    if (!long_wait && waited.count() > timeout_s / 2) long_wait.emplace();
     if (waited.count() > timeout_s)
       fail(ExitCode::Lost, "communication hangs: ", what, " waited ", waited.count(),
            " s, the limit is ", timeout_s,

@@ -3,113 +3,19 @@
 #include <nccl.h>
 #include <unistd.h>
 
-#include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <map>
 #include <sstream>
-#include <thread>
 
 #include "core/check.h"
 #include "core/check_cuda.h"
-#include "core/comm/runtime.h"
+#include "core/comm/nccl_communicator.h"
 #include "core/device_cuda.h"
 #include "core/stream_cuda.h"
 
 namespace ferry {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-// Calls that only enqueue are done at the first look; making connections takes long.
-constexpr std::chrono::microseconds kSpin{20};
-constexpr std::chrono::microseconds kPause{50};
-
-[[noreturn]] void nccl_failed(ncclResult_t result, ncclComm_t comm, const std::string& what) {
-  const char* detail = ncclGetLastError(comm);
-  const bool our_fault = result == ncclInvalidArgument || result == ncclInvalidUsage;
-  fail(our_fault ? ExitCode::Internal : ExitCode::Lost, "communication failed: ", what,
-       ": NCCL: ", ncclGetErrorString(result), detail != nullptr && *detail ? ": " : "",
-       detail != nullptr ? detail : "",
-       "\n  why : a rank, a GPU or a link between them failed; NCCL_DEBUG=INFO tells more"
-       "\n  try : restart the job");
-}
-
-// Waits until the call that returned `result` is done on the host, which for a collective means
-// that it is enqueued. An error of an earlier operation shows here, too.
-void await_nccl(ncclResult_t result, ncclComm_t comm, const std::string& what) {
-  if (result != ncclSuccess && result != ncclInProgress) nccl_failed(result, comm, what);
-  const auto begin = Clock::now();
-  const std::chrono::duration<double> limit(comm_timeout_seconds());
-  while (true) {
-    ncclResult_t state = ncclInProgress;
-    const ncclResult_t asked = ncclCommGetAsyncError(comm, &state);
-    if (asked != ncclSuccess) nccl_failed(asked, comm, what);
-    if (state == ncclSuccess) return;
-    if (state != ncclInProgress) nccl_failed(state, comm, what);
-    const std::chrono::duration<double> waited = Clock::now() - begin;
-    if (waited > limit)
-      fail(ExitCode::Lost, "communication hangs: ", what, " waited ", waited.count(),
-           " s, the limit is ", limit.count(),
-           " s (FERRY_COMM_TIMEOUT_S)\n  why : a rank is gone or stuck\n  try : restart the job");
-    if (waited > kSpin) std::this_thread::sleep_for(kPause);
-  }
-}
-
-// Owns a communicator made with blocking = 0.
-class NcclCommunicator {
- public:
-  explicit NcclCommunicator(CudaDevice& device) : device_(device) {}
-  NcclCommunicator(const NcclCommunicator&) = delete;
-  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
-
-  ~NcclCommunicator() {
-    if (comm_ == nullptr) return;
-    try {
-      device_.make_current();
-      // Finalising waits for the other ranks, which after an error may never come.
-      if (broken_ || std::uncaught_exceptions() > 0) {
-        static_cast<void>(ncclCommAbort(comm_));
-        return;
-      }
-      await_nccl(ncclCommFinalize(comm_), comm_, "ncclCommFinalize");
-      static_cast<void>(ncclCommDestroy(comm_));
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "ferry: %s\n", error.what());
-      static_cast<void>(ncclCommAbort(comm_));
-    }
-  }
-
-  ncclComm_t get() const { return comm_; }
-  ncclComm_t* address() { return &comm_; }
-  CudaDevice& device() const { return device_; }
-
-  /// Runs one call, or several between ncclGroupStart and ncclGroupEnd. After an error the
-  /// communicator is of no more use.
-  template <class Call>
-  void run(const std::string& what, Call call) {
-    if (broken_) fail(ExitCode::Lost, what, ": the group failed before");
-    try {
-      const ncclResult_t result = call();  // may set comm_
-      await_nccl(result, comm_, what);
-    } catch (...) {
-      broken_ = true;
-      throw;
-    }
-  }
-
- private:
-  CudaDevice& device_;
-  ncclComm_t comm_ = nullptr;
-  bool broken_ = false;
-};
-
-ncclConfig_t polled_config() {
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  return config;
-}
 
 ncclDataType_t nccl_type(DType dtype) {
   switch (dtype) {
@@ -134,7 +40,9 @@ size_t count_of(const Tensor& tensor) { return static_cast<size_t>(tensor.numel(
 class NcclGroup final : public Group {
  public:
   NcclGroup(std::unique_ptr<NcclCommunicator> comm, int rank, int size, std::string name)
-      : comm_(std::move(comm)), rank_(rank), size_(size), name_(std::move(name)) {}
+      : comm_(std::move(comm)), rank_(rank), size_(size), name_(std::move(name)) {
+    comm_->watch();
+  }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -143,7 +51,7 @@ class NcclGroup final : public Group {
   void all_reduce(Stream& stream, const Tensor& tensor, ReduceOp op) override {
     if (tensor.numel() == 0) return;
     const cudaStream_t cuda = cuda_handle(stream);
-    comm_->run(what("all_reduce", tensor), [&] {
+    comm_->enqueue(stream, what("all_reduce", tensor), [&] {
       return ncclAllReduce(tensor.raw(), tensor.raw(), count_of(tensor), nccl_type(tensor.dtype()),
                            op == ReduceOp::Sum ? ncclSum : ncclMax, comm_->get(), cuda);
     });
@@ -154,7 +62,7 @@ class NcclGroup final : public Group {
     check_all_gather(all, own);
     if (own.numel() == 0) return;
     const cudaStream_t cuda = cuda_handle(stream);
-    comm_->run(what("all_gather", all), [&] {
+    comm_->enqueue(stream, what("all_gather", all), [&] {
       return ncclAllGather(own.raw(), all.raw(), count_of(own), nccl_type(own.dtype()),
                            comm_->get(), cuda);
     });
@@ -166,7 +74,7 @@ class NcclGroup final : public Group {
     check_reduce_scatter(own, all);
     if (own.numel() == 0) return;
     const cudaStream_t cuda = cuda_handle(stream);
-    comm_->run(what("reduce_scatter", all), [&] {
+    comm_->enqueue(stream, what("reduce_scatter", all), [&] {
       return ncclReduceScatter(all.raw(), own.raw(), count_of(own), nccl_type(own.dtype()), ncclSum,
                                comm_->get(), cuda);
     });
@@ -178,7 +86,7 @@ class NcclGroup final : public Group {
     check_peer(root);
     if (tensor.numel() == 0) return;
     const cudaStream_t cuda = cuda_handle(stream);
-    comm_->run(what("broadcast", tensor), [&] {
+    comm_->enqueue(stream, what("broadcast", tensor), [&] {
       return ncclBroadcast(tensor.raw(), tensor.raw(), count_of(tensor), nccl_type(tensor.dtype()),
                            root, comm_->get(), cuda);
     });
@@ -193,7 +101,7 @@ class NcclGroup final : public Group {
     const std::vector<Piece> out = pieces(send, send_rows, text);
     const ncclDataType_t type = nccl_type(send.dtype());
     const cudaStream_t cuda = cuda_handle(stream);
-    comm_->run(text, [&] {
+    comm_->enqueue(stream, text, [&] {
       ncclResult_t result = ncclGroupStart();
       for (int peer = 0; peer < size_; ++peer) {
         const Piece& to = out[static_cast<size_t>(peer)];
@@ -214,7 +122,7 @@ class NcclGroup final : public Group {
     check_peer(peer);
     if (tensor.numel() == 0) return;
     const cudaStream_t cuda = cuda_handle(stream);
-    comm_->run(what("send", tensor), [&] {
+    comm_->enqueue(stream, what("send", tensor), [&] {
       return ncclSend(tensor.raw(), count_of(tensor), nccl_type(tensor.dtype()), peer, comm_->get(),
                       cuda);
     });
@@ -225,7 +133,7 @@ class NcclGroup final : public Group {
     check_peer(peer);
     if (tensor.numel() == 0) return;
     const cudaStream_t cuda = cuda_handle(stream);
-    comm_->run(what("receive", tensor), [&] {
+    comm_->enqueue(stream, what("receive", tensor), [&] {
       return ncclRecv(tensor.raw(), count_of(tensor), nccl_type(tensor.dtype()), peer, comm_->get(),
                       cuda);
     });
@@ -234,7 +142,7 @@ class NcclGroup final : public Group {
 
   std::unique_ptr<Group> split(int color, const std::string& name) override {
     auto part = std::make_unique<NcclCommunicator>(comm_->device());
-    ncclConfig_t config = polled_config();
+    ncclConfig_t config = NcclCommunicator::config();
     const std::string text = concat("split of group ", name_, " into ", name);
     comm_->device().make_current();
     comm_->run(text, [&] {
@@ -358,7 +266,7 @@ bool nccl_available() { return true; }
 std::string nccl_version() {
   int version = 0;
   const ncclResult_t result = ncclGetVersion(&version);
-  if (result != ncclSuccess) nccl_failed(result, nullptr, "ncclGetVersion");
+  if (result != ncclSuccess) fail_nccl(result, nullptr, "ncclGetVersion");
   return concat(version / 10000, '.', version / 100 % 100, '.', version % 100);
 }
 
@@ -370,7 +278,7 @@ std::unique_ptr<Group> make_nccl_group(Device& device, Control& control, const s
   require_own_gpus(*cuda, control, name);
   const ncclUniqueId id = agree_on_id(control, name);
   auto comm = std::make_unique<NcclCommunicator>(*cuda);
-  ncclConfig_t config = polled_config();
+  ncclConfig_t config = NcclCommunicator::config();
   const std::string text =
       concat("start of group ", name, " on rank ", control.rank(), '/', control.size());
   comm->run(text, [&] {

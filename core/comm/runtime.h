@@ -7,6 +7,7 @@
 
 #include "core/comm/control.h"
 #include "core/comm/group.h"
+#include "core/comm/launch.h"
 
 namespace ferry {
 
@@ -32,6 +33,11 @@ class Runtime {
   /// Ends the whole job at once with this exit code (MPI_Abort).
   [[noreturn]] virtual void abort(int exit_code) = 0;
 };
+
+/// How this process was started, by its environment.
+Launch this_launch();
+/// The name of this host; "unknown host" if it has none.
+std::string this_host();
 
 /// Seconds a blocking communication may take before the job is given up; default 600, set by
 /// FERRY_COMM_TIMEOUT_S.

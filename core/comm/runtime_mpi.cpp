@@ -12,18 +12,10 @@
 #include "core/comm/mpi_group.h"
 #include "core/comm/nccl_group.h"
 #include "core/comm/runtime.h"
+#include "core/wait.h"
 
 namespace ferry {
 namespace {
-
-std::string this_host() {
-  char name[256] = "";
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown host";
-}
-
-Launch this_launch() {
-  return read_launch([](const char* name) { return std::getenv(name); });
-}
 
 // Containers often forbid to read another process's memory. Open MPI then prints an error for each
 // large message between ranks of one host, unless it is told to copy through shared memory.
@@ -186,8 +178,18 @@ class MpiRuntime final : public Runtime {
 
 }  // namespace
 
+Launch this_launch() {
+  return read_launch([](const char* name) { return std::getenv(name); });
+}
+
+std::string this_host() {
+  char name[256] = "";
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown host";
+}
+
 std::unique_ptr<Runtime> Runtime::start() {
-  static_cast<void>(comm_timeout_seconds());  // a wrong setting shows now, not in the first wait
+  // Whatever a stream waits for is either communication, which has its limit, or computes.
+  set_wait_limit(10 * comm_timeout_seconds());
   const Launch launch = this_launch();
   if (launch.by_launcher) return std::make_unique<MpiRuntime>(launch.num_ranks);
   return std::make_unique<SoloRuntime>();

@@ -16,6 +16,16 @@ void check_attention(const Tensor& out, const Tensor& lse, const Tensor& qkv,
         name_of(out.dtype()), ", lse is ", name_of(lse.dtype()), ", qkv is ", name_of(qkv.dtype()));
   CHECK(dropout.probability >= 0 && dropout.probability < 1, "dropout probability ",
         dropout.probability);
+  CHECK(dropout.all_heads == 0
+            ? dropout.first_head == 0
+            : dropout.first_head >= 0 && dropout.first_head + dims.heads <= dropout.all_heads,
+        "dropout of ", dims.heads, " heads from ", dropout.first_head, " of ", dropout.all_heads);
+}
+
+// With `all_heads` given.
+AttentionDropout resolved(AttentionDropout dropout, const AttentionDims& dims) {
+  if (dropout.all_heads == 0) dropout.all_heads = dims.heads;
+  return dropout;
 }
 
 }  // namespace
@@ -32,7 +42,7 @@ void attention_forward(Stream& stream, const Tensor& out, const Tensor& lse, con
                        const AttentionDims& dims, double scale, const AttentionDropout& dropout) {
   check_attention(out, lse, qkv, dims, dropout);
   run_op(stream, cpu::attention_forward, cuda::attention_forward, out, lse, qkv, dims, scale,
-         dropout);
+         resolved(dropout, dims));
 }
 
 void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, const Tensor& out,
@@ -45,7 +55,7 @@ void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, 
         name_of(dqkv.dtype()), ", dout is ", name_of(dout.dtype()), ", qkv is ",
         name_of(qkv.dtype()));
   run_op(stream, cpu::attention_backward, cuda::attention_backward, dqkv, dout, out, lse, qkv, dims,
-         scale, dropout);
+         scale, resolved(dropout, dims));
 }
 
 }  // namespace ferry

@@ -53,7 +53,8 @@ class RowDropout {
   RowDropout(const AttentionDropout& dropout, const AttentionDims& dims, int64_t b, int64_t head)
       : dropout_(dropout),
         seq_(dims.seq),
-        first_row_(((b + dropout.first_sequence) * dims.heads + head) * dims.seq),
+        first_row_(((b + dropout.first_sequence) * dropout.all_heads + dropout.first_head + head) *
+                   dims.seq),
         keep_factor_(static_cast<S>(1 / (1 - dropout.probability))) {}
 
   bool active() const { return dropout_.probability > 0; }

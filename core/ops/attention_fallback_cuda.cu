@@ -37,7 +37,8 @@ struct Problem {
   // 0, or 1 / (1 - p).
   __device__ float keep(int64_t b, int64_t h, int64_t query, int64_t key) const {
     if (dropout.probability == 0) return 1.0f;
-    const int64_t row = ((b + dropout.first_sequence) * heads + h) * seq + query;
+    const int64_t head = (b + dropout.first_sequence) * dropout.all_heads + dropout.first_head + h;
+    const int64_t row = head * seq + query;
     const auto index = static_cast<uint64_t>(row * seq + key);
     return uniform_at(dropout.key, index) >= dropout.probability
                ? static_cast<float>(1 / (1 - dropout.probability))

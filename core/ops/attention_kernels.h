@@ -1,6 +1,7 @@
 #pragma once
 
-// The two backends of attention.h. Arguments are already checked.
+// The two backends of attention.h. Arguments are already checked, and `all_heads` of the dropout is
+// given.
 
 #include "core/ops/attention.h"
 

@@ -66,7 +66,17 @@ void fill(Stream& stream, const Tensor& y, double value) {
 void fill_normal(Stream& stream, const Tensor& y, double std, const RandomKey& key,
                  uint64_t first_index) {
   check_float(y);
-  run_op(stream, cpu::fill_normal, cuda::fill_normal, y, std, key, first_index);
+  const int64_t n = y.numel();
+  fill_normal_rows(stream, y.reshape({1, n}), std, key, first_index, n);
+}
+
+void fill_normal_rows(Stream& stream, const Tensor& y, double std, const RandomKey& key,
+                      uint64_t first_index, int64_t row_stride) {
+  check_float(y);
+  CHECK(y.shape().rank() == 2 && row_stride >= y.dim(1), "y has shape ", y.shape(),
+        ", cut out of rows of ", row_stride);
+  run_op(stream, cpu::fill_normal_rows, cuda::fill_normal_rows, y, std, key, first_index,
+         row_stride);
 }
 
 void dropout(Stream& stream, const Tensor& y, const Tensor& x, double probability,

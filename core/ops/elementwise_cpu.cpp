@@ -80,13 +80,17 @@ void fill(const Tensor& y, double value) {
   });
 }
 
-void fill_normal(const Tensor& y, double std, const RandomKey& key, uint64_t first_index) {
+void fill_normal_rows(const Tensor& y, double std, const RandomKey& key, uint64_t first_index,
+                      int64_t row_stride) {
   dispatch_float(y.dtype(), [&]<class T>() {
     using S = compute_t<T>;
-    T* out = y.data<T>();
-    const int64_t n = y.numel();
-    for (int64_t i = 0; i < n; ++i) {
-      out[i] = T(static_cast<S>(std) * S(normal_at(key, first_index + static_cast<uint64_t>(i))));
+    const int64_t width = y.dim(1);
+    for (int64_t row = 0; row < y.dim(0); ++row) {
+      T* out = y.data<T>() + row * width;
+      const uint64_t first = first_index + static_cast<uint64_t>(row * row_stride);
+      for (int64_t i = 0; i < width; ++i) {
+        out[i] = T(static_cast<S>(std) * S(normal_at(key, first + static_cast<uint64_t>(i))));
+      }
     }
   });
 }

@@ -84,12 +84,16 @@ struct FillNormal {
   float deviation;
   RandomKey key;
   uint64_t first_index;
+  int64_t columns;
+  int64_t row_stride;
   template <int N>
   __device__ void apply(int64_t i) const {
     float v[N];
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const auto words = philox(key, first_index + static_cast<uint64_t>(i + j));
+      const int64_t row = (i + j) / columns, column = (i + j) % columns;
+      const auto words =
+          philox(key, first_index + static_cast<uint64_t>(row * row_stride + column));
       // In (0, 1], so that the logarithm is finite.
       const float radius_uniform = static_cast<float>((words[0] >> 8) + 1) * 0x1p-24f;
       const float angle = 2 * std::numbers::pi_v<float> * uniform(words[1]);
@@ -216,10 +220,11 @@ void fill(Stream& stream, const Tensor& y, double value) {
   });
 }
 
-void fill_normal(Stream& stream, const Tensor& y, double std, const RandomKey& key,
-                 uint64_t first_index) {
+void fill_normal_rows(Stream& stream, const Tensor& y, double std, const RandomKey& key,
+                      uint64_t first_index, int64_t row_stride) {
   dispatch_device_float("fill_normal", y.dtype(), [&]<class T>() {
-    const FillNormal<T> body{device_data<T>(y), static_cast<float>(std), key, first_index};
+    const FillNormal<T> body{device_data<T>(y), static_cast<float>(std), key, first_index, y.dim(1),
+                             row_stride};
     launch_map<4>(stream, y.numel(), aligned16(body.y), body);
   });
 }

@@ -2,7 +2,7 @@
 
 // The two backends of elementwise.h. Arguments are already checked.
 //
-// fill_normal, both backends, all in float before the product with std in compute_t of y:
+// fill_normal_rows, both backends, all in float before the product with std in compute_t of y:
 //   {w0, w1, ..} = philox(key, index);  u = ((w0 >> 8) + 1) * 2^-24 in (0, 1];  t = uniform(w1)
 //   normal = sqrt(-2 log u) * cos(2 pi t)
 
@@ -15,7 +15,8 @@ void accumulate(const Tensor& y, const Tensor& x);
 void scale(const Tensor& y, double factor);
 void cast(const Tensor& y, const Tensor& x);
 void fill(const Tensor& y, double value);
-void fill_normal(const Tensor& y, double std, const RandomKey& key, uint64_t first_index);
+void fill_normal_rows(const Tensor& y, double std, const RandomKey& key, uint64_t first_index,
+                      int64_t row_stride);
 void dropout(const Tensor& y, const Tensor& x, double probability, const RandomKey& key,
              uint64_t first_index);
 void sigmoid_gate_forward(const Tensor& y, const Tensor& x, const Tensor& gate);
@@ -31,8 +32,8 @@ void accumulate(Stream& stream, const Tensor& y, const Tensor& x);
 void scale(Stream& stream, const Tensor& y, double factor);
 void cast(Stream& stream, const Tensor& y, const Tensor& x);
 void fill(Stream& stream, const Tensor& y, double value);
-void fill_normal(Stream& stream, const Tensor& y, double std, const RandomKey& key,
-                 uint64_t first_index);
+void fill_normal_rows(Stream& stream, const Tensor& y, double std, const RandomKey& key,
+                      uint64_t first_index, int64_t row_stride);
 void dropout(Stream& stream, const Tensor& y, const Tensor& x, double probability,
              const RandomKey& key, uint64_t first_index);
 void sigmoid_gate_forward(Stream& stream, const Tensor& y, const Tensor& x, const Tensor& gate);

@@ -9,8 +9,8 @@
 
 namespace ferry {
 
-/// Which rows of a vocabulary a weight [V, D] holds: [first_row, first_row + V) of `vocab`; vocab 0:
-/// all of them. Rows from `vocab` on are padding, which no token names.
+/// Which rows of a vocabulary a weight [V, D] holds: [first_row, first_row + V) of `vocab`; vocab
+/// 0: all of them. Rows from `vocab` on are padding, which no token names.
 struct VocabularyRows {
   int64_t first_row = 0;
   int64_t vocab = 0;

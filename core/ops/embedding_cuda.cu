@@ -13,16 +13,29 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
-// One warp per token, four words in flight per lane. Reads a row of the table and writes it.
+// The tokens whose rows are here: [first, first + rows).
+struct Part {
+  int64_t first;
+  int64_t rows;
+  __device__ bool has(int64_t token) const { return token >= first && token < first + rows; }
+};
+
+// One warp per token, four words in flight per lane. Reads a row of the table and writes it, or
+// writes zeros.
 template <class Word>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(Word* y, const Word* table, const int32_t* tokens, int64_t num_tokens,
-                   int64_t row_words) {
+                   int64_t row_words, const Part part) {
   constexpr int kUnroll = 4;
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (token >= num_tokens) return;
-  const Word* from = table + tokens[token] * row_words;
+  const int64_t id = tokens[token];
   Word* to = y + token * row_words;
+  if (!part.has(id)) {
+    for (int64_t word = threadIdx.x % 32; word < row_words; word += 32) to[word] = Word{};
+    return;
+  }
+  const Word* from = table + (id - part.first) * row_words;
   for (int64_t first = threadIdx.x % 32; first < row_words; first += kUnroll * 32) {
     Word words[kUnroll];
 #pragma unroll
@@ -43,20 +56,21 @@ __global__ void __launch_bounds__(kThreads) positions_kernel(int32_t* positions,
 
 // One warp per sorted position and 32 vectors of columns (blockIdx.y). The warp of the first
 // position of each run of equal tokens adds the rows of the run to the row of dweight, in order;
-// the other warps have nothing to do. Reads dy once, reads and writes each row of dweight that has
-// tokens once; eight rows in flight.
+// the other warps, and those of tokens that are not here, have nothing to do. Reads dy once, reads
+// and writes each row of dweight that has tokens once; eight rows in flight.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(float* dweight, const T* dy, const int32_t* sorted_tokens,
-                    const int32_t* positions, int64_t num_tokens, int64_t columns) {
+                    const int32_t* positions, int64_t num_tokens, int64_t columns,
+                    const Part part) {
   constexpr int kUnroll = 8;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   const int64_t c = (static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x % 32) * kWidth;
   if (begin >= num_tokens || c >= columns) return;
   const int32_t token = sorted_tokens[begin];
-  if (begin > 0 && sorted_tokens[begin - 1] == token) return;
+  if (!part.has(token) || (begin > 0 && sorted_tokens[begin - 1] == token)) return;
 
-  float* to = dweight + token * columns + c;
+  float* to = dweight + (token - part.first) * columns + c;
   float sum[kWidth];
   load<kWidth>(to, sum);
   bool more = true;
@@ -118,8 +132,8 @@ SortedTokens sort_tokens(Stream& stream, const Tensor& tokens, int64_t vocab) {
 
 }  // namespace
 
-void embedding_forward(Stream& stream, const Tensor& y, const Tensor& weight,
-                       const Tensor& tokens) {
+void embedding_forward(Stream& stream, const Tensor& y, const Tensor& weight, const Tensor& tokens,
+                       const VocabularyRows& rows) {
   const int64_t num_tokens = tokens.numel();
   if (y.numel() == 0) return;
   dispatch_device_float("embedding", y.dtype(), [&]<class T>() {
@@ -129,23 +143,24 @@ void embedding_forward(Stream& stream, const Tensor& y, const Tensor& weight,
     const cudaStream_t handle = cuda_handle(stream);
     const int32_t* ids = tokens.data<int32_t>();
     const int64_t columns = y.dim(1);
+    const Part part{rows.first_row, weight.dim(0)};
     if (columns % kVector<T> == 0 && aligned16(to, from)) {
       forward_kernel<<<blocks, kThreads, 0, handle>>>(reinterpret_cast<uint4*>(to),
                                                       reinterpret_cast<const uint4*>(from), ids,
-                                                      num_tokens, columns / kVector<T>);
+                                                      num_tokens, columns / kVector<T>, part);
     } else {
-      forward_kernel<<<blocks, kThreads, 0, handle>>>(to, from, ids, num_tokens, columns);
+      forward_kernel<<<blocks, kThreads, 0, handle>>>(to, from, ids, num_tokens, columns, part);
     }
     CUDA_CHECK(cudaGetLastError());
   });
 }
 
 void embedding_backward(Stream& stream, const Tensor& dweight, const Tensor& dy,
-                        const Tensor& tokens) {
+                        const Tensor& tokens, const VocabularyRows& rows) {
   const int64_t num_tokens = tokens.numel(), columns = dy.dim(1);
   if (dy.numel() == 0) return;
   dispatch_device_float("embedding", dy.dtype(), [&]<class T>() {
-    const SortedTokens sorted = sort_tokens(stream, tokens, dweight.dim(0));
+    const SortedTokens sorted = sort_tokens(stream, tokens, rows.vocab);
     float* to = dweight.data<float>();
     const T* from = device_data<T>(dy);
     const bool vectors = columns % kVector<T> == 0 && aligned16(to, from);
@@ -153,9 +168,9 @@ void embedding_backward(Stream& stream, const Tensor& dweight, const Tensor& dy,
     const int64_t chunks = ceil_div(columns, 32 * (vectors ? kVector<T> : 1));
     CHECK(chunks <= 65535, "embedding rows of ", columns, " elements");
     const dim3 grid(grid_size(ceil_div(num_tokens, kWarps)), static_cast<unsigned>(chunks));
-    kernel<<<grid, kThreads, 0, cuda_handle(stream)>>>(to, from, sorted.tokens.data<int32_t>(),
-                                                       sorted.positions.data<int32_t>(), num_tokens,
-                                                       columns);
+    kernel<<<grid, kThreads, 0, cuda_handle(stream)>>>(
+        to, from, sorted.tokens.data<int32_t>(), sorted.positions.data<int32_t>(), num_tokens,
+        columns, Part{rows.first_row, dweight.dim(0)});
     CUDA_CHECK(cudaGetLastError());
   });
 }

@@ -41,13 +41,20 @@ void cross_entropy(Stream&, const Tensor&, const Tensor&, const Tensor&, const T
                    const Tensor&, bool) {
   missing("cross_entropy");
 }
+void cross_entropy_part(Stream&, const Tensor&, const Tensor&, const Tensor&, int64_t, int64_t) {
+  missing("cross_entropy_part");
+}
+void cross_entropy_join(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                        const Tensor&, const Tensor&, int64_t, int64_t, bool) {
+  missing("cross_entropy_join");
+}
 void add(Stream&, const Tensor&, const Tensor&, const Tensor&) { missing("add"); }
 void accumulate(Stream&, const Tensor&, const Tensor&) { missing("accumulate"); }
 void scale(Stream&, const Tensor&, double) { missing("scale"); }
 void cast(Stream&, const Tensor&, const Tensor&) { missing("cast"); }
 void fill(Stream&, const Tensor&, double) { missing("fill"); }
-void fill_normal(Stream&, const Tensor&, double, const RandomKey&, uint64_t) {
-  missing("fill_normal");
+void fill_normal_rows(Stream&, const Tensor&, double, const RandomKey&, uint64_t, int64_t) {
+  missing("fill_normal_rows");
 }
 void dropout(Stream&, const Tensor&, const Tensor&, double, const RandomKey&, uint64_t) {
   missing("dropout");
@@ -59,10 +66,12 @@ void sigmoid_gate_backward(Stream&, const Tensor&, const Tensor&, const Tensor&,
                            const Tensor&) {
   missing("sigmoid_gate_backward");
 }
-void embedding_forward(Stream&, const Tensor&, const Tensor&, const Tensor&) {
+void embedding_forward(Stream&, const Tensor&, const Tensor&, const Tensor&,
+                       const VocabularyRows&) {
   missing("embedding_forward");
 }
-void embedding_backward(Stream&, const Tensor&, const Tensor&, const Tensor&) {
+void embedding_backward(Stream&, const Tensor&, const Tensor&, const Tensor&,
+                        const VocabularyRows&) {
   missing("embedding_backward");
 }
 void gemm(Stream&, const Tensor&, const Tensor&, Transpose, const Tensor&, Transpose, double) {
@@ -78,15 +87,23 @@ void grouped_gemm_wgrad(Stream&, const Tensor&, const Tensor&, const Tensor&, co
   missing("grouped_gemm_wgrad");
 }
 void make_routing_plan(Stream&, const RoutingPlan&, const Tensor&) { missing("make_routing_plan"); }
+void make_regroup_plan(Stream&, const RoutingPlan&, const Tensor&) { missing("make_regroup_plan"); }
+void expand_choices(Stream&, const Tensor&, const Tensor&, int64_t, int64_t) {
+  missing("expand_choices");
+}
+void localise_experts(Stream&, const Tensor&, const Tensor&, int64_t, int64_t) {
+  missing("localise_experts");
+}
 void permute_rows(Stream&, const Tensor&, const Tensor&, const RoutingPlan&) {
   missing("permute_rows");
 }
 void combine_rows(Stream&, const Tensor&, const Tensor&, const Tensor&, const RoutingPlan&) {
   missing("combine_rows");
 }
-void gather_scalars(Stream&, const Tensor&, const Tensor&, const Tensor&) {
+void gather_scalars(Stream&, const Tensor&, const Tensor&, const Tensor&, int64_t) {
   missing("gather_scalars");
 }
+void sum_copies(Stream&, const Tensor&, const Tensor&, int64_t) { missing("sum_copies"); }
 void qk_norm_forward(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                      const Tensor&, const AttentionDims&, QkNormKind, double) {
   missing("qk_norm_forward");
@@ -95,6 +112,22 @@ void qk_norm_backward(Stream&, const Tensor&, const Tensor&, const Tensor&, cons
                       const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                       const AttentionDims&, QkNormKind) {
   missing("qk_norm_backward");
+}
+void qk_norm_squares(Stream&, const Tensor&, const Tensor&, const AttentionDims&) {
+  missing("qk_norm_squares");
+}
+void qk_norm_apply(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                   const Tensor&, const Tensor&, const AttentionDims&, int64_t, double) {
+  missing("qk_norm_apply");
+}
+void qk_norm_products(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                      const Tensor&, const AttentionDims&) {
+  missing("qk_norm_products");
+}
+void qk_norm_apply_backward(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                            const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                            const Tensor&, const AttentionDims&, int64_t) {
+  missing("qk_norm_apply_backward");
 }
 void sum_squares(Stream&, const Tensor&, const Tensor&) { missing("sum_squares"); }
 void mean_square(Stream&, const Tensor&, const Tensor&, double) { missing("mean_square"); }

@@ -17,26 +17,73 @@ void check_plan(const RoutingPlan& plan) {
   }
 }
 
-// rows [R, D] and tokens [T, D] that belong together: R = T*k slots.
+// rows [R', D] and tokens [T, D] that belong together: R = T*k slots, of which R' <= R are there.
 void check_rows(const Tensor& rows, const Tensor& tokens, const RoutingPlan& plan) {
   check_plan(plan);
   CHECK(tokens.defined() && tokens.shape().rank() == 2, "the tokens must be [T, D]");
-  CHECK_SHAPE(rows, {plan.row_of_slot.dim(0), tokens.dim(1)});
+  CHECK(rows.defined() && rows.shape().rank() == 2, "the rows must be [R', D]");
+  CHECK_SHAPE(rows, {rows.dim(0), tokens.dim(1)});
   CHECK(rows.dtype() == tokens.dtype(), name_of(rows.dtype()), " rows of ", name_of(tokens.dtype()),
         " tokens");
-  const int64_t num_rows = rows.dim(0), num_tokens = tokens.dim(0);
-  CHECK(num_tokens == 0 ? num_rows == 0 : num_rows % num_tokens == 0, num_rows, " rows of ",
+  const int64_t num_slots = plan.row_of_slot.dim(0), num_tokens = tokens.dim(0);
+  CHECK(num_tokens == 0 ? num_slots == 0 : num_slots % num_tokens == 0, num_slots, " slots of ",
         num_tokens, " tokens");
+  CHECK(rows.dim(0) <= num_slots, rows.dim(0), " rows of a plan of ", num_slots);
+}
+
+void check_choices(const Tensor& experts, const char* what) {
+  CHECK(experts.defined() && experts.shape().rank() == 2, what, " must be [T, k]");
+  CHECK(experts.dtype() == DType::I32, what, " are ", name_of(experts.dtype()));
+}
+
+void check_scalars(const Tensor& out, const Tensor& in) {
+  CHECK(out.dtype() == in.dtype(), "out is ", name_of(out.dtype()));
+  CHECK(in.dtype() == DType::F32 || in.dtype() == DType::F64, "in is ", name_of(in.dtype()));
+  CHECK(!out.same_memory(in), "out is the memory of in");
 }
 
 }  // namespace
 
+RoutingPlan RoutingPlan::empty(Stream& stream, int64_t num_experts, int64_t num_slots) {
+  const auto make = [&](int64_t size) {
+    return Tensor::empty(stream, "routing plan", {size}, DType::I32);
+  };
+  return {make(num_experts), make(num_experts + 1), make(num_slots), make(num_slots)};
+}
+
 void make_routing_plan(Stream& stream, const RoutingPlan& plan, const Tensor& experts) {
   check_plan(plan);
-  CHECK(experts.defined() && experts.shape().rank() == 2, "experts must be [T, k]");
-  CHECK(experts.dtype() == DType::I32, "experts are ", name_of(experts.dtype()));
+  check_choices(experts, "experts");
   CHECK_SHAPE(plan.row_of_slot, {experts.numel()});
   run_op(stream, cpu::make_routing_plan, cuda::make_routing_plan, plan, experts);
+}
+
+void make_regroup_plan(Stream& stream, const RoutingPlan& plan, const Tensor& counts) {
+  check_plan(plan);
+  CHECK(counts.defined() && counts.shape().rank() == 2, "counts must be [ranks, E]");
+  CHECK(counts.dtype() == DType::I32, "counts are ", name_of(counts.dtype()));
+  CHECK_SHAPE(plan.counts, {counts.dim(1)});
+  run_op(stream, cpu::make_regroup_plan, cuda::make_regroup_plan, plan, counts);
+}
+
+void expand_choices(Stream& stream, const Tensor& virtual_experts, const Tensor& experts,
+                    int64_t experts_per_rank, int64_t copies) {
+  check_choices(virtual_experts, "virtual experts");
+  check_choices(experts, "experts");
+  CHECK(experts_per_rank >= 1 && copies >= 1, experts_per_rank, " experts per rank, ", copies,
+        " copies");
+  CHECK_SHAPE(virtual_experts, {experts.dim(0), experts.dim(1) * copies});
+  run_op(stream, cpu::expand_choices, cuda::expand_choices, virtual_experts, experts,
+         experts_per_rank, copies);
+}
+
+void localise_experts(Stream& stream, const Tensor& local_experts, const Tensor& experts,
+                      int64_t first, int64_t num_local) {
+  check_choices(local_experts, "local experts");
+  check_choices(experts, "experts");
+  CHECK_SHAPE(local_experts, {experts.dim(0), experts.dim(1)});
+  run_op(stream, cpu::localise_experts, cuda::localise_experts, local_experts, experts, first,
+         num_local);
 }
 
 void permute_rows(Stream& stream, const Tensor& rows, const Tensor& x, const RoutingPlan& plan) {
@@ -54,13 +101,20 @@ void combine_rows(Stream& stream, const Tensor& y, const Tensor& rows, const Ten
   run_op(stream, cpu::combine_rows, cuda::combine_rows, y, rows, residual, plan);
 }
 
-void gather_scalars(Stream& stream, const Tensor& out, const Tensor& in, const Tensor& index) {
-  CHECK(out.numel() == index.numel(), out.numel(), " outputs for ", index.numel(), " indices");
-  CHECK(out.dtype() == in.dtype(), "out is ", name_of(out.dtype()));
-  CHECK(in.dtype() == DType::F32 || in.dtype() == DType::F64, "in is ", name_of(in.dtype()));
+void gather_scalars(Stream& stream, const Tensor& out, const Tensor& in, const Tensor& index,
+                    int64_t divisor) {
+  check_scalars(out, in);
+  CHECK(out.numel() <= index.numel(), out.numel(), " outputs for ", index.numel(), " indices");
   CHECK(index.dtype() == DType::I32, "index is ", name_of(index.dtype()));
-  CHECK(!out.same_memory(in), "out is the memory of in");
-  run_op(stream, cpu::gather_scalars, cuda::gather_scalars, out, in, index);
+  CHECK(divisor >= 1, "divisor is ", divisor);
+  run_op(stream, cpu::gather_scalars, cuda::gather_scalars, out, in, index, divisor);
+}
+
+void sum_copies(Stream& stream, const Tensor& out, const Tensor& in, int64_t copies) {
+  check_scalars(out, in);
+  CHECK(copies >= 1 && in.numel() == out.numel() * copies, copies, " copies of ", out.numel(),
+        " sums in ", in.numel(), " numbers");
+  run_op(stream, cpu::sum_copies, cuda::sum_copies, out, in, copies);
 }
 
 }  // namespace ferry

@@ -7,40 +7,43 @@
 // Slot s = t*k + j is choice j of token t; R = T*k slots. The plan is made once per micro-batch and
 // passed to both directions. The backward of permute is combine; the backward of combine is
 // permute.
+//
+// Ranks that hold some of the experts only: their experts may be followed by one more that stands
+// for all others, whose rows come last and are left out: rows [R', D] with R' < R then hold the
+// first R' rows of the plan.
 
 #include "core/tensor.h"
 
 namespace ferry {
-
-//
-// Ranks that hold some of the experts only: experts [0, E') may be followed by one more that stands
-// for all others, whose rows come last and are left out: rows [R', D] with R' < R then hold the
-// first R' rows of the plan.
 
 struct RoutingPlan {
   Tensor counts;       // [E] I32: rows of each expert
   Tensor offsets;      // [E+1] I32: exclusive sums of counts
   Tensor row_of_slot;  // [R] I32
   Tensor slot_of_row;  // [R] I32, the inverse
+
+  /// To be filled.
+  static RoutingPlan empty(Stream& stream, int64_t num_experts, int64_t num_slots);
 };
 
 /// Fills the plan from experts [T, k] I32, all in [0, E).
 void make_routing_plan(Stream& stream, const RoutingPlan& plan, const Tensor& experts);
 
-/// The plan (k = 1) that brings rows received from several ranks into the order of experts, and back.
-/// The rows come as chunks: those of rank 0 by expert, those of rank 1 by expert, ... Slot s is
-/// received row s; within an expert, rows are ordered by rank. counts [ranks, experts] I32 may have a
+/// The plan (k = 1) that brings rows received from several ranks into the order of experts, and
+/// back. The rows come as chunks: those of rank 0 by expert, those of rank 1 by expert, ... Slot s
+/// is received row s; within an expert, rows are ordered by rank. counts [ranks, E] I32 may have a
 /// total below R; then the rest of the plan is the identity.
 void make_regroup_plan(Stream& stream, const RoutingPlan& plan, const Tensor& counts);
 
-/// virtual_experts [T, k * copies] I32: choice j of a token becomes `copies` choices, one for each of
-/// the ranks that share its expert's matrices. With m = experts_per_rank, e = experts[t, j] and
-/// q < copies: virtual_experts[t, j * copies + q] = (e / m * copies + q) * m + e % m. So rows ordered
-/// by virtual expert are ordered by rank.
+/// virtual_experts [T, k * copies] I32: choice j of a token becomes `copies` choices, one for each
+/// of the ranks that share its expert's matrices. With m = experts_per_rank, e = experts[t, j] and
+/// q < copies: virtual_experts[t, j * copies + q] = (e / m * copies + q) * m + e % m. So rows
+/// ordered by virtual expert are ordered by rank.
 void expand_choices(Stream& stream, const Tensor& virtual_experts, const Tensor& experts,
                     int64_t experts_per_rank, int64_t copies);
 
-/// local_experts = experts - first for those in [first, first + num_local), num_local for all others.
+/// local_experts = experts - first for those in [first, first + num_local), num_local for all
+/// others.
 void localise_experts(Stream& stream, const Tensor& local_experts, const Tensor& experts,
                       int64_t first, int64_t num_local);
 
@@ -48,7 +51,8 @@ void localise_experts(Stream& stream, const Tensor& local_experts, const Tensor&
 void permute_rows(Stream& stream, const Tensor& rows, const Tensor& x, const RoutingPlan& plan);
 
 /// y [T, D]: y[t] = residual[t] + sum over j of rows[row_of_slot[t*k + j]], summed in accumulate
-/// dtype in order of j, rounded once; rows from R' on count as zeros. residual may be undefined.
+/// dtype in order of j, rounded once; rows [R', D], and those from R' on count as zeros. residual
+/// may be undefined.
 void combine_rows(Stream& stream, const Tensor& y, const Tensor& rows, const Tensor& residual,
                   const RoutingPlan& plan);
 

@@ -7,19 +7,32 @@
 namespace ferry::cpu {
 
 void make_routing_plan(const RoutingPlan& plan, const Tensor& experts);
+void make_regroup_plan(const RoutingPlan& plan, const Tensor& counts);
+void expand_choices(const Tensor& virtual_experts, const Tensor& experts, int64_t experts_per_rank,
+                    int64_t copies);
+void localise_experts(const Tensor& local_experts, const Tensor& experts, int64_t first,
+                      int64_t num_local);
 void permute_rows(const Tensor& rows, const Tensor& x, const RoutingPlan& plan);
 void combine_rows(const Tensor& y, const Tensor& rows, const Tensor& residual,
                   const RoutingPlan& plan);
-void gather_scalars(const Tensor& out, const Tensor& in, const Tensor& index);
+void gather_scalars(const Tensor& out, const Tensor& in, const Tensor& index, int64_t divisor);
+void sum_copies(const Tensor& out, const Tensor& in, int64_t copies);
 
 }  // namespace ferry::cpu
 
 namespace ferry::cuda {
 
 void make_routing_plan(Stream& stream, const RoutingPlan& plan, const Tensor& experts);
+void make_regroup_plan(Stream& stream, const RoutingPlan& plan, const Tensor& counts);
+void expand_choices(Stream& stream, const Tensor& virtual_experts, const Tensor& experts,
+                    int64_t experts_per_rank, int64_t copies);
+void localise_experts(Stream& stream, const Tensor& local_experts, const Tensor& experts,
+                      int64_t first, int64_t num_local);
 void permute_rows(Stream& stream, const Tensor& rows, const Tensor& x, const RoutingPlan& plan);
 void combine_rows(Stream& stream, const Tensor& y, const Tensor& rows, const Tensor& residual,
                   const RoutingPlan& plan);
-void gather_scalars(Stream& stream, const Tensor& out, const Tensor& in, const Tensor& index);
+void gather_scalars(Stream& stream, const Tensor& out, const Tensor& in, const Tensor& index,
+                    int64_t divisor);
+void sum_copies(Stream& stream, const Tensor& out, const Tensor& in, int64_t copies);
 
 }  // namespace ferry::cuda

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include "app/backend.h"
+#include "core/mark.h"
 
 namespace ferry {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 struct Ended {
@@ -52,10 +54,12 @@ TEST(RunJob, OtherExceptionsAreInternalErrors) {
 TEST(PrintError, NamesTheRankWhereItMatters) {
   const auto printed = [](const Error& error, int rank, int size) {
     ::testing::internal::CaptureStderr();
-    print_error(error, rank, size);
+    print_error(error, rank, size, "node-a");
     return ::testing::internal::GetCapturedStderr();
   };
-  EXPECT_EQ(printed(Error(ExitCode::Data, "error: bad id"), 1, 2), "[rank 1] error: bad id\n");
+  mark(5, "forward");
+  EXPECT_EQ(printed(Error(ExitCode::Data, "error: bad id"), 1, 2),
+            "[rank 1] error: bad id\n  rank: 1 of 2 on node-a, step 5, forward\n");
   EXPECT_EQ(printed(Error(ExitCode::Data, "bad id"), 0, 1), "error: bad id\n");
   EXPECT_EQ(printed(Error(ExitCode::Usage, "bad key"), 0, 2), "error: bad key\n");
 }
@@ -68,6 +72,9 @@ TEST(ChooseBackend, TakesTheCpuWhereItIsAskedFor) {
   EXPECT_EQ(backend.transport, "none");
   EXPECT_EQ(backend.world->size(), 1);
   EXPECT_EQ(backend.notice, "");
+  EXPECT_THAT(backend.binding,
+              AllOf(HasSubstr("rank 0 on " + runtime->host_name() + ": " + backend.device().name()),
+                    HasSubstr(", CPUs ")));
 }
 
 TEST(ChooseBackend, AutoTakesAGpuIfThereIsOneAndItHasThePrecision) {

@@ -21,6 +21,10 @@ TEST(Validate, Layout) {
         {{{std::string("parallel.layout='") + illegal + "'"}, unread, "repeated as", "Et*3"}});
   }
   expect_each({
+      {{"parallel.layout='Ettt|tmL'"},
+       "parallel.layout has a layer for multi-token prediction (m)",
+       "one output layer",
+       "without m"},
       {{"parallel.layout='tE|tttL'"},
        "parallel.layout does not begin with E and end with L",
        "tE|tttL",

@@ -58,18 +58,16 @@ TEST(Validate, Parallel) {
        4},
       {with(sp, {"model.ffn=65"}), "parallel.tensor does not divide model.ffn",
        "65 channels mod 2 = 1", "1 or 5", 2},
-      {with(sp, {"model.vocab=265"}), "parallel.tensor does not divide model.vocab",
-       "265 rows mod 2 = 1", "1 or 5", 2},
       {with(sp, {"model.seq=127"}), "parallel.tensor does not divide model.seq",
        "127 tokens mod 2 = 1", "1 or 127", 2},
       {{"parallel.sequence=true"},
        "sequence parallelism without tensor parallelism",
        "tensor-parallel ranks",
        "false"},
-      {{"parallel.tensor=2"},
-       "tensor parallelism of a MoE model without sequence parallelism",
-       "same tokens",
-       "true",
+      {{"parallel.tensor=2", "model.seq=127"},
+       "parallel.tensor does not divide model.seq",
+       "127 tokens mod 2 = 1",
+       "1 or 127",
        2},
       {{"parallel.context=2", "model.seq=130"},
        "model.seq cannot be cut over the context ranks",
@@ -100,12 +98,24 @@ TEST(Validate, Parallel) {
        "8 micro-batches mod 7 = 1",
        "4 or 8",
        2},
+      {{"parallel.pipeline=2", "parallel.virtual_stages=2", "batch.global=2"},
+       "parallel.microbatch_group is out of range",
+       "between the 2 stages and the 1 micro-batches",
+       "= 2",
+       2},
+      {{"parallel.layout=Ett|ttL"}, "virtual stages without a pipeline", "bubble", "pipeline = 2"},
   });
-  EXPECT_THAT(
-      violations(
-          {"parallel.pipeline=2", "parallel.virtual_stages=2", "parallel.microbatch_group=6"}, 2),
-      ::testing::IsEmpty())
-      << "a last group of 2 fills 2 stages";
+  const std::pair<Overrides, int64_t> legal[] = {
+      // A last group of 2 fills 2 stages.
+      {{"parallel.pipeline=2", "parallel.virtual_stages=2", "parallel.microbatch_group=6"}, 2},
+      {with(sp, {"model.vocab=265"}), 2},  // padded
+      {{"parallel.tensor=2"}, 2},          // the MoE layers deal out the tokens
+      {{"parallel.tensor=2", "moe.experts=0", "moe.ffn=0", "model.seq=127"}, 2},
+      {{"parallel.pipeline=4", "batch.global=2"}, 4},  // fewer micro-batches than stages
+      {{"parallel.pipeline=2", "parallel.layout=Ettt|tL"}, 2},
+  };
+  for (const auto& [overrides, ranks] : legal)
+    EXPECT_THAT(violations(overrides, ranks), ::testing::IsEmpty()) << overrides.front();
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "tests/layers/over_ranks.h"
 #include "tests/support/devices.h"
 #include "tests/support/micro_batch.h"
 
@@ -176,6 +177,69 @@ TEST_F(AttentionTest, ChangesOfSequenceLengthAreAllowed) {
   const Tensor shorter = input(8);
   run_micro_batch(stream(), *attention, shorter, shorter, two_sequences(4));
   expect_same(run_micro_batch(stream(), *attention, x, x, two_sequences(7)), first);
+}
+
+OverRanks over_ranks(const AttentionConfig& config) {
+  OverRanks test;
+  test.make = [config](const TensorParallel& tensor) {
+    return std::make_unique<Attention>(
+        "layers/0/attention", config,
+        std::make_shared<RopeCache>(config.head_dim, 100.0, config.dtype), tensor);
+  };
+  test.run = [](Stream&) { return two_sequences(6); };
+  test.x = test.dy = {12, 10};
+  return test;
+}
+
+TEST_F(AttentionTest, RanksGiveWhatOneRankGives) {
+  for (const double dropout : {0.0, 0.3}) {
+    for (const auto kind : {std::optional<QkNormKind>(), std::optional(QkNormKind::Head),
+                            std::optional(QkNormKind::Full)}) {
+      SCOPED_TRACE(concat("dropout ", dropout, ", norm ", kind ? static_cast<int>(*kind) : -1));
+      AttentionConfig config = small(4, kind);
+      config.dropout = dropout;
+      expect_same_over_ranks(over_ranks(config));
+    }
+  }
+}
+
+TEST_F(AttentionTest, RanksCanShareGroupedKeys) {
+  OverRanks test = over_ranks(small(2, QkNormKind::Full));
+  test.sizes = {2};
+  expect_same_over_ranks(test);
+}
+
+TEST_F(AttentionTest, DescribesItsParts) {
+  const auto listed = [&](std::optional<QkNormKind> kind) {
+    std::vector<std::string> names;
+    Attention attention("layers/0/attention", small(2, kind), nullptr, {nullptr, 1, 2, true});
+    attention.visit([&](Parameter& parameter) {
+      names.push_back(concat(parameter.name.substr(19), parameter.shape, " of ",
+                             parameter.global_shape(),
+                             parameter.axis == ReduceAxis::Stage ? " stage" : ""));
+    });
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(listed(QkNormKind::Head),
+            (Names{"qkv/weight[24, 10] of [48, 10]", "q_norm/weight[6] of [6] stage",
+                   "k_norm/weight[6] of [6] stage", "proj/weight[10, 12] of [10, 24]"}));
+  EXPECT_EQ(listed(QkNormKind::Full),
+            (Names{"qkv/weight[24, 10] of [48, 10]", "q_norm/weight[12] of [24]",
+                   "k_norm/weight[6] of [12]", "proj/weight[10, 12] of [10, 24]"}));
+}
+
+TEST_F(AttentionTest, RefusesHeadsThatRanksDoNotDivide) {
+  try {
+    Attention("layers/0/attention", small(2), nullptr, {nullptr, 0, 4, false});
+    FAIL() << "2 kv heads on 4 ranks";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what())
+                  .find("layers/0/attention: 4 tensor-parallel ranks do not divide 4 heads and 2 "
+                        "kv heads"),
+              std::string::npos)
+        << error.what();
+  }
 }
 
 }  // namespace

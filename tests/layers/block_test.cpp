@@ -4,6 +4,7 @@
 
 #include "layers/attention.h"
 #include "layers/mlp.h"
+#include "tests/layers/over_ranks.h"
 #include "tests/support/devices.h"
 #include "tests/support/micro_batch.h"
 
@@ -12,11 +13,12 @@ namespace {
 
 constexpr int64_t kHidden = 24;
 
-std::unique_ptr<Block> make_block(DType dtype, double dropout) {
+std::unique_ptr<Block> make_block(DType dtype, double dropout, const TensorParallel& tensor = {},
+                                  int64_t kv_heads = 2) {
   AttentionConfig attention;
   attention.hidden = kHidden;
   attention.heads = 4;
-  attention.kv_heads = 2;
+  attention.kv_heads = kv_heads;
   attention.head_dim = 8;
   attention.qk_norm = QkNormKind::Head;
   attention.dropout = dropout;
@@ -25,15 +27,15 @@ std::unique_ptr<Block> make_block(DType dtype, double dropout) {
   return std::make_unique<Block>(
       "layers/0", BlockConfig{kHidden, 1e-5, dropout, dtype},
       std::make_unique<Attention>("layers/0/attention", attention,
-                                  std::make_shared<RopeCache>(8, 10000.0, dtype)),
-      std::make_unique<Mlp>("layers/0/mlp", mlp, Label::Mlp));
+                                  std::make_shared<RopeCache>(8, 10000.0, dtype), tensor),
+      std::make_unique<Mlp>("layers/0/mlp", mlp, Label::Mlp, tensor), tensor);
 }
 
-ModuleRun two_sequences() {
+ModuleRun two_sequences(int64_t seq = 9) {
   ModuleRun run;
   run.batch.batch = 2;
-  run.batch.seq = 9;
-  run.batch.first_token = 18;
+  run.batch.seq = seq;
+  run.batch.first_token = 2 * seq;
   run.key = {5, 2, 0};
   return run;
 }
@@ -107,6 +109,23 @@ TEST_F(BlockTest, EvaluationSavesNothing) {
   const Outcome outcome = run(evaluation);
   EXPECT_EQ(outcome.num_records, 0u);
   EXPECT_EQ(outcome.saved_bytes, 2 * 9 * 4 * 4);  // the rope table: 2 of [9, 4] F32
+}
+
+TEST_F(BlockTest, RanksGiveWhatOneRankGives) {
+  for (const DType dtype : {DType::F64, DType::F32, DType::BF16}) {
+    for (const double dropout : {0.0, 0.2}) {
+      SCOPED_TRACE(concat(name_of(dtype), ", dropout ", dropout));
+      OverRanks test;
+      test.make = [=](const TensorParallel& tensor) {
+        return make_block(dtype, dropout, tensor, 4);
+      };
+      test.run = [](Stream&) { return two_sequences(10); };
+      test.x = test.dy = {20, kHidden};
+      test.dtype = dtype;
+      test.tolerance = dtype == DType::F64 ? 1e-12 : dtype == DType::F32 ? 1e-5 : 3e-2;
+      expect_same_over_ranks(test);
+    }
+  }
 }
 
 class BlockOnDevices : public DeviceTest {};

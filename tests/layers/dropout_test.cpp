@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/layers/over_ranks.h"
 #include "tests/support/devices.h"
 #include "tests/support/micro_batch.h"
 
@@ -70,6 +71,22 @@ TEST_F(DropoutTest, GradientsMatchDifferenceQuotients) {
   ModuleRun at = run(3);
   at.batch.first_token = 12;
   expect_gradients(stream(), dropout, random_tensor(stream(), {9, 7}, DType::F64, 2), at);
+}
+
+TEST_F(DropoutTest, RanksGiveWhatOneRankGives) {
+  OverRanks test;
+  test.make = [](const TensorParallel& tensor) {
+    return std::make_unique<Dropout>("layers/0/attn_dropout", 0.4, tensor);
+  };
+  test.run = [](Stream&) {
+    ModuleRun run;
+    run.batch.first_token = 24;
+    run.key = {5, 3, 0};
+    return run;
+  };
+  test.x = test.dy = {12, 7};
+  test.tolerance = 0;
+  expect_same_over_ranks(test);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/layers/over_ranks.h"
 #include "tests/support/devices.h"
 #include "tests/support/micro_batch.h"
 
@@ -43,6 +44,34 @@ TEST_F(EmbeddingTest, GradientsMatchDifferenceQuotients) {
   ModuleRun run;
   run.batch = random_batch(stream(), 3, 4, 5, 5);
   expect_gradients(stream(), embedding, {}, run);
+}
+
+// 11 = 6 + 5 = 3 + 3 + 3 + 2 rows; 5 = 2 + 2 + 1 + 0.
+TEST_F(EmbeddingTest, RanksGiveWhatOneRankGives) {
+  for (const int32_t vocab : {11, 5}) {
+    SCOPED_TRACE(vocab);
+    OverRanks test;
+    test.make = [vocab](const TensorParallel& tensor) {
+      return std::make_unique<Embedding>(vocab, 6, DType::F64, 0.02, tensor);
+    };
+    test.run = [vocab](Stream& stream) {
+      ModuleRun run;
+      run.batch = random_batch(stream, 3, 4, vocab, 5);
+      return run;
+    };
+    test.dy = {12, 6};
+    test.tolerance = 1e-15;
+    expect_same_over_ranks(test);
+  }
+}
+
+TEST_F(EmbeddingTest, CanBeTiedToAHeadOnAnotherStage) {
+  Embedding embedding(11, 6, DType::F32, 0.02, {nullptr, 1, 2, false});
+  EXPECT_EQ(embedding.weight().axis, ReduceAxis::Dense);
+  embedding.tie_across_stages();
+  EXPECT_EQ(embedding.weight().axis, ReduceAxis::Tied);
+  EXPECT_EQ(embedding.weight().shape, (Shape{6, 6}));  // the last row is padding
+  EXPECT_EQ(embedding.weight().global_shape(), (Shape{11, 6}));
 }
 
 }  // namespace

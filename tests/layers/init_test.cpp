@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "tests/layers/over_ranks.h"
 #include "tests/support/devices.h"
 
 namespace ferry::testing {
@@ -66,6 +67,35 @@ TEST_F(InitTest, Bf16StartsFromTheRoundedValuesOfFp32) {
 }
 
 TEST_F(InitTest, OutputLayersStartSmaller) { EXPECT_DOUBLE_EQ(output_init_std(0.02, 8), 0.02 / 4); }
+
+// A part has the values of the whole, whatever the cut; padding is zero.
+TEST_F(InitTest, APartHasTheValuesOfTheWhole) {
+  const auto expect_part = [&](Init init, int64_t rows,
+                               const std::function<void(Parameter&)>& cut) {
+    Parameter parameter;
+    parameter.name = "w";
+    parameter.shape = {rows, 10};
+    parameter.init = init;
+    cut(parameter);
+    allocate_value(stream(), parameter, 3);
+    EXPECT_EQ(parameter.value.shape(), parameter.shape);
+    EXPECT_EQ(read_back_as_double(stream(), parameter.value),
+              part_of(values("w", {rows, 10}, DType::F32, init), parameter.placement()));
+  };
+  const int64_t sections[] = {8, 4};
+  for (const Init init : {Init::normal(1), Init::ones()}) {
+    for (const int rank : {0, 1, 2, 3}) {
+      expect_part(init, 12, [&](Parameter& p) { cut_rows(p, sections, rank, 4); });
+      expect_part(init, 12, [&](Parameter& p) { cut_columns(p, rank % 2, 2); });
+      expect_part(init, 12, [&](Parameter& p) {
+        cut_rows(p, sections, rank, 4);
+        cut_columns(p, rank, 5);
+      });
+      // 2 + 2 + 1 + 0 rows.
+      expect_part(init, 5, [&](Parameter& p) { cut_vocabulary(p, rank, 4); });
+    }
+  }
+}
 
 }  // namespace
 }  // namespace ferry::testing

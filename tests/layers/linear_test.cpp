@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/layers/over_ranks.h"
 #include "tests/support/devices.h"
 #include "tests/support/micro_batch.h"
 
@@ -75,6 +76,67 @@ TEST_F(LinearTest, TwoMicroBatchesCanBeInFlight) {
   const std::vector<double>& more = second.tensors.at("d(layers/3/attention/proj/weight)");
   for (size_t i = 0; i < sum.size(); ++i) sum[i] += more[i];
   testing::expect_close(both, sum, 1e-14, 1e-15);
+}
+
+// Two products that make a region.
+class Region final : public Module {
+ public:
+  explicit Region(const TensorParallel& tensor) {
+    first_.cut_outputs(tensor, {16});
+    last_.cut_inputs(tensor);
+  }
+  Tensor forward(Pass& pass, const Tensor& x) override {
+    return last_.forward(pass, first_.forward(pass, x));
+  }
+  Tensor backward(Pass& pass, const Tensor& dy) override {
+    return first_.backward(pass, last_.backward(pass, dy));
+  }
+  void visit(const ParameterVisitor& visitor) override {
+    first_.visit(visitor);
+    last_.visit(visitor);
+  }
+
+ private:
+  Linear first_{"first", 6, 16, DType::F64, Init::normal(1), Label::QkvLinear};
+  Linear last_{"last", 16, 5, DType::F64, Init::normal(1), Label::AttnProj};
+};
+
+OverRanks region_test() {
+  OverRanks test;
+  test.make = [](const TensorParallel& tensor) { return std::make_unique<Region>(tensor); };
+  test.x = {12, 6};
+  test.dy = {12, 5};
+  return test;
+}
+
+TEST_F(LinearTest, RanksGiveWhatOneRankGives) { expect_same_over_ranks(region_test()); }
+
+TEST_F(LinearTest, OnlyOwnRowsOfTheInputAreSaved) {
+  const OverRanks test = region_test();
+  std::map<std::string, std::vector<double>> values;
+  run_rank(test, {}, values);
+  for (const bool sequence : {false, true})
+    for (const RankResult& rank : run_over_ranks(test, 4, sequence, values))
+      EXPECT_EQ(rank.outcome.saved_bytes, 12 * 16 / 4 * 8);  // between the two products
+}
+
+TEST_F(LinearTest, DescribesItsPart) {
+  const TensorParallel second{nullptr, 1, 2, true};
+  Linear outputs("w", 4, 6, DType::F32, {}, Label::QkvLinear);
+  outputs.cut_outputs(second, {4, 2});
+  outputs.visit([](Parameter& weight) {
+    EXPECT_EQ(weight.shape, (Shape{3, 4}));
+    EXPECT_EQ(weight.global_shape(), (Shape{6, 4}));
+    EXPECT_EQ(weight.placement().runs(), (std::vector<PlacedRows>{{0, 2, 2}, {2, 5, 1}}));
+    EXPECT_EQ(weight.axis, ReduceAxis::Dense);
+  });
+  Linear inputs("w", 4, 6, DType::F32, {}, Label::AttnProj);
+  inputs.cut_inputs(second);
+  inputs.visit([](Parameter& weight) {
+    EXPECT_EQ(weight.shape, (Shape{6, 2}));
+    EXPECT_EQ(weight.placement().first_column(), 2);
+    EXPECT_EQ(weight.axis, ReduceAxis::Dense);
+  });
 }
 
 }  // namespace

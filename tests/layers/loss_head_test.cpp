@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "layers/embedding.h"
+#include "tests/layers/over_ranks.h"
 #include "tests/support/devices.h"
 #include "tests/support/micro_batch.h"
 
@@ -16,6 +17,9 @@ constexpr int64_t kVocab = 11, kHidden = 6;
 // Embedding and head on one weight, without anything between them.
 class TiedModel final : public Module {
  public:
+  explicit TiedModel(const TensorParallel& tensor = {})
+      : embedding_(kVocab, kHidden, DType::F64, 0.02, tensor),
+        head_(embedding_.weight(), tensor, 1) {}
   Tensor forward(Pass& pass, const Tensor& x) override {
     return head_.forward(pass, embedding_.forward(pass, x));
   }
@@ -28,8 +32,8 @@ class TiedModel final : public Module {
   }
 
  private:
-  Embedding embedding_{kVocab, kHidden, DType::F64, 0.02};
-  LossHead head_{embedding_.weight(), 1};
+  Embedding embedding_;
+  LossHead head_;
 };
 
 class LossHeadTest : public CpuTest {
@@ -41,7 +45,8 @@ class LossHeadTest : public CpuTest {
     return result;
   }
   std::unique_ptr<LossHead> make(int64_t max_logit_bytes, DType dtype = DType::F64) {
-    auto head = std::make_unique<LossHead>(kVocab, kHidden, dtype, 0.02, max_logit_bytes);
+    auto head =
+        std::make_unique<LossHead>(kVocab, kHidden, dtype, 0.02, TensorParallel{}, max_logit_bytes);
     allocate_parameters(stream(), *head, 1);
     return head;
   }
@@ -160,6 +165,70 @@ TEST_F(LossHeadTest, AddsToTheTotalOfTheStep) {
   }
   const double once = run_micro_batch(stream(), *head, x, {}, r).tensors.at("total loss")[0];
   EXPECT_NEAR(read_back_as_double(stream(), totals.all().at("loss"))[0], 2 * once, 1e-10);
+}
+
+OverRanks over_ranks(int32_t vocab, int64_t max_logit_bytes) {
+  OverRanks test;
+  test.make = [=](const TensorParallel& tensor) {
+    return std::make_unique<LossHead>(vocab, kHidden, DType::F64, 0.02, tensor, max_logit_bytes);
+  };
+  test.run = [=](Stream& stream) {
+    ModuleRun run;
+    run.batch = random_batch(stream, 3, 100, vocab, 5);
+    return run;
+  };
+  test.x = {300, kHidden};
+  test.y_is_whole = true;
+  return test;
+}
+
+// 11 = 6 + 5 = 3 + 3 + 3 + 2 columns; 5 = 2 + 2 + 1 + 0.
+TEST_F(LossHeadTest, RanksGiveWhatOneRankGives) {
+  for (const int32_t vocab : {11, 5}) {
+    for (const int64_t max_logit_bytes : {int64_t{1}, kMaxLogitBytes}) {
+      SCOPED_TRACE(concat(vocab, " columns, at most ", max_logit_bytes, " bytes"));
+      expect_same_over_ranks(over_ranks(vocab, max_logit_bytes));
+    }
+  }
+}
+
+TEST_F(LossHeadTest, RanksEvaluateAsOneRankDoes) {
+  OverRanks test = over_ranks(kVocab, 1);
+  test.run = [run = test.run](Stream& stream) {
+    ModuleRun evaluation = run(stream);
+    evaluation.training = false;
+    return evaluation;
+  };
+  expect_same_over_ranks(test);
+}
+
+TEST_F(LossHeadTest, OnlyTheFirstRankAddsToTheTotal) {
+  const OverRanks test = over_ranks(kVocab, 1);
+  std::map<std::string, std::vector<double>> values;
+  const RankResult one = run_rank(test, {}, values);
+  const auto ranks = run_over_ranks(test, 2, true, values);
+  const auto& expected = one.outcome.tensors.at("total loss");
+  testing::expect_close(ranks[0].outcome.tensors.at("total loss"), expected, 1e-12, 0);
+  EXPECT_EQ(ranks[1].outcome.tensors.at("total loss"), std::vector<double>{0});
+}
+
+TEST_F(LossHeadTest, RanksWithATiedWeightGiveWhatOneRankGives) {
+  OverRanks test = over_ranks(kVocab, 1);
+  test.make = [](const TensorParallel& tensor) { return std::make_unique<TiedModel>(tensor); };
+  test.x = {};
+  expect_same_over_ranks(test);
+}
+
+TEST_F(LossHeadTest, CanBeTiedToAnEmbeddingOnAnotherStage) {
+  LossHead head(kVocab, kHidden, DType::F32, 0.02);
+  head.tie_across_stages();
+  head.visit([](Parameter& weight) {
+    EXPECT_EQ(weight.name, "embedding/weight");
+    EXPECT_EQ(weight.axis, ReduceAxis::Tied);
+  });
+  Parameter weight;
+  LossHead tied(weight);
+  EXPECT_THROW(tied.tie_across_stages(), Error);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "tests/layers/over_ranks.h"
 #include "tests/support/devices.h"
 #include "tests/support/micro_batch.h"
 
@@ -60,6 +61,30 @@ TEST_F(MlpTest, GradientsMatchDifferenceQuotients) {
   Mlp mlp("mlp", small(DType::F64), Label::SharedExperts);
   allocate_parameters(stream(), mlp, 1);
   expect_gradients(stream(), mlp, random_tensor(stream(), {9, 6}, DType::F64, 2));
+}
+
+TEST_F(MlpTest, RanksGiveWhatOneRankGives) {
+  OverRanks test;
+  test.make = [](const TensorParallel& tensor) {
+    MlpConfig config;
+    config.hidden = 6;
+    config.ffn = 8;
+    config.dtype = DType::F64;
+    return std::make_unique<Mlp>("layers/0/mlp", config, Label::Mlp, tensor);
+  };
+  test.x = test.dy = {12, 6};
+  expect_same_over_ranks(test);
+
+  std::map<std::string, std::vector<double>> values;
+  run_rank(test, {}, values);
+  for (const bool sequence : {false, true}) {
+    for (const RankResult& rank : run_over_ranks(test, 4, sequence, values)) {
+      EXPECT_EQ(rank.parameters.at("layers/0/mlp/fc1/weight").shape, (Shape{4, 6}));
+      EXPECT_EQ(rank.parameters.at("layers/0/mlp/fc2/weight").shape, (Shape{6, 2}));
+      // Gate, up and activation of own channels; of x the own rows, which exist already.
+      EXPECT_EQ(rank.outcome.saved_bytes, 12 * 3 * 2 * 8);
+    }
+  }
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/ops/elementwise.h"
+#include "tests/layers/over_ranks.h"
 #include "tests/support/devices.h"
 #include "tests/support/micro_batch.h"
 
@@ -96,6 +97,32 @@ TEST_F(NormTest, OutputCanBeRebuilt) {
   const auto [rebuilt] = tape.load<1>(stream(), Label::QkvLinear);
   EXPECT_FALSE(rebuilt.same_memory(y));
   expect_same_bits(stream(), rebuilt, y);
+}
+
+TEST_F(NormTest, RanksGiveWhatOneRankGives) {
+  OverRanks test;
+  test.make = [](const TensorParallel& tensor) {
+    return std::make_unique<RmsNorm>("norm", 6, DType::F64, 1e-5, Label::AttnNorm, tensor);
+  };
+  test.x = test.dy = {12, 6};
+  expect_same_over_ranks(test);
+}
+
+TEST_F(NormTest, DescribesWhoSumsItsGradient) {
+  const auto described = [](const TensorParallel& tensor) {
+    Parameter weight;
+    RmsNorm("norm", 6, DType::F64, 1e-5, Label::AttnNorm, tensor).visit([&](Parameter& p) {
+      weight = p;
+    });
+    EXPECT_FALSE(weight.part);
+    return weight;
+  };
+  EXPECT_EQ(described({nullptr, 1, 2, true}).axis, ReduceAxis::Stage);
+  EXPECT_FALSE(described({nullptr, 1, 2, true}).is_copy);
+  EXPECT_EQ(described({nullptr, 1, 2, false}).axis, ReduceAxis::Dense);
+  EXPECT_TRUE(described({nullptr, 1, 2, false}).is_copy);
+  EXPECT_FALSE(described({nullptr, 0, 2, false}).is_copy);
+  EXPECT_FALSE(described({}).is_copy);
 }
 
 }  // namespace

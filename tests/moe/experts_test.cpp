@@ -1,6 +1,6 @@
 #include "moe/experts.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <cmath>
 
@@ -28,7 +28,7 @@ class ExpertsModule final : public Module {
     return experts_.forward(pass, rows, probs_.value, offsets_);
   }
   Tensor backward(Pass& pass, const Tensor& dy) override {
-    const Experts::Gradients gradients = experts_.backward(pass, dy, offsets_);
+    const Experts::Gradients gradients = experts_.backward(pass, dy);
     accumulate(pass.stream, probs_.grad, gradients.probs);
     return gradients.rows;
   }
@@ -65,6 +65,37 @@ TEST_F(ExpertsTest, DescribesItsParameters) {
   EXPECT_EQ(described,
             (std::vector<std::string>{"layers/0/moe/experts/fc1/weight[4, 10, 6] 0.02",
                                       "layers/0/moe/experts/fc2/weight[4, 6, 5] 0.005"}));
+}
+
+// ep 2 gives experts 2 and 3 to rank 1; etp 5 gives each of its ranks one of ffn columns.
+TEST_F(ExpertsTest, DescribesThePartOfARank) {
+  Experts experts("e", kExperts, {kHidden, kFfn, 0.02, 0.005, DType::F32},
+                  {.ep_rank = 1, .ep_size = 2, .etp_rank = 3, .etp_size = 5});
+  std::vector<std::string> described;
+  experts.visit([&](Parameter& parameter) {
+    described.push_back(concat(parameter.name, parameter.shape, " of ", parameter.global_shape()));
+    EXPECT_EQ(parameter.axis, ReduceAxis::Expert);
+    EXPECT_FALSE(parameter.is_copy);
+    for (const PlacedBox& box : parameter.placement().boxes())
+      described.push_back(concat("row ", box.row, ": ", box.offset, " ", box.extent));
+  });
+  EXPECT_EQ(described,
+            (std::vector<std::string>{"e/fc1/weight[2, 2, 6] of [4, 10, 6]",  // gate and up
+                                      "row 0: [2, 3, 0] [1, 1, 6]",           //
+                                      "row 1: [2, 8, 0] [1, 1, 6]",           //
+                                      "row 2: [3, 3, 0] [1, 1, 6]",           //
+                                      "row 3: [3, 8, 0] [1, 1, 6]",           //
+                                      "e/fc2/weight[2, 6, 1] of [4, 6, 5]",   //
+                                      "row 0: [2, 0, 3] [2, 6, 1]"}));
+}
+
+TEST_F(ExpertsTest, RanksMustDivideTheExperts) {
+  EXPECT_THAT(
+      [&] {
+        Experts("e", 4, {kHidden, kFfn, 0.02, 0.005, DType::F32}, {.ep_size = 3});
+      },
+      ::testing::ThrowsMessage<Error>(
+          ::testing::HasSubstr("e/fc1/weight: 3 ranks do not divide 4 experts")));
 }
 
 TEST_F(ExpertsTest, IsTheFormula) {

@@ -34,7 +34,7 @@ class ForcedRoutingTest : public CpuTest {
   // The bias of one token.
   std::vector<double> bias_row(const std::string& mode, DType dtype = DType::F32) {
     ForcedRouting forced(mode, 4, 2, 1);
-    return read_back_as_double(stream(), forced.bias(stream(), 1, dtype));
+    return read_back_as_double(stream(), forced.bias(stream(), 0, 1, dtype));
   }
 };
 
@@ -46,22 +46,22 @@ TEST_F(ForcedRoutingTest, NoneIsNotActive) {
 
 TEST_F(ForcedRoutingTest, BalancedTakesTurns) {
   const ForcedRouting forced("balanced", 6, 4, 1);
-  EXPECT_EQ(forced.choose(3), (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(forced.choose(0, 3), (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5}));
 }
 
 TEST_F(ForcedRoutingTest, UniformRandomIsUniform) {
   const ForcedRouting forced("uniform_random", 8, 3, 1);
-  const std::vector<int32_t> chosen = forced.choose(8000);
+  const std::vector<int32_t> chosen = forced.choose(0, 8000);
   expect_distinct_choices(chosen, 3);
   // 3000 tokens each, 5 standard deviations.
   for (const int64_t count : load(chosen, 8))
     EXPECT_NEAR(count, 3000, 5 * std::sqrt(3000.0 * 5 / 8));
-  EXPECT_EQ(ForcedRouting("uniform_random", 8, 3, 1).choose(8000), chosen);
-  EXPECT_NE(ForcedRouting("uniform_random", 8, 3, 2).choose(8000), chosen);
+  EXPECT_EQ(ForcedRouting("uniform_random", 8, 3, 1).choose(0, 8000), chosen);
+  EXPECT_NE(ForcedRouting("uniform_random", 8, 3, 2).choose(0, 8000), chosen);
 }
 
 TEST_F(ForcedRoutingTest, PowerLawFollowsItsExponent) {
-  const std::vector<int32_t> one = ForcedRouting("power_law:1.5", 5, 1, 1).choose(20000);
+  const std::vector<int32_t> one = ForcedRouting("power_law:1.5", 5, 1, 1).choose(0, 20000);
   double sum = 0;
   for (int e = 1; e <= 5; ++e) sum += std::pow(e, -1.5);
   const std::vector<int64_t> counts = load(one, 5);
@@ -71,12 +71,12 @@ TEST_F(ForcedRoutingTest, PowerLawFollowsItsExponent) {
                 5 * std::sqrt(20000 * share * (1 - share)))
         << e;
   }
-  const std::vector<int32_t> three = ForcedRouting("power_law:1.5", 5, 3, 1).choose(2000);
+  const std::vector<int32_t> three = ForcedRouting("power_law:1.5", 5, 3, 1).choose(0, 2000);
   expect_distinct_choices(three, 3);
   const std::vector<int64_t> loads = load(three, 5);
   EXPECT_TRUE(std::is_sorted(loads.rbegin(), loads.rend()));
-  EXPECT_EQ(ForcedRouting("power_law:0", 5, 3, 1).choose(2000),
-            ForcedRouting("uniform_random", 5, 3, 1).choose(2000));
+  EXPECT_EQ(ForcedRouting("power_law:0", 5, 3, 1).choose(0, 2000),
+            ForcedRouting("uniform_random", 5, 3, 1).choose(0, 2000));
 }
 
 TEST_F(ForcedRoutingTest, BiasOfEachMode) {
@@ -89,19 +89,33 @@ TEST_F(ForcedRoutingTest, BiasOfEachMode) {
   }
   for (const char* mode : {"uniform_random", "power_law:1.2"}) {
     ForcedRouting forced(mode, 5, 2, 1);
-    const std::vector<int32_t> chosen = forced.choose(7);
+    const std::vector<int32_t> chosen = forced.choose(0, 7);
     std::vector<double> want(7 * 5, kNo);
     for (size_t slot = 0; slot < 14; ++slot)
       want[slot / 2 * 5 + static_cast<size_t>(chosen[slot])] = 0;
-    EXPECT_EQ(read_back_as_double(stream(), forced.bias(stream(), 7, DType::F32)), want) << mode;
+    EXPECT_EQ(read_back_as_double(stream(), forced.bias(stream(), 0, 7, DType::F32)), want) << mode;
   }
 }
 
 TEST_F(ForcedRoutingTest, BiasIsMadeOncePerNumberOfTokens) {
   ForcedRouting forced("balanced", 4, 2, 1);
-  const Tensor first = forced.bias(stream(), 3, DType::F32);
-  EXPECT_EQ(forced.bias(stream(), 5, DType::F32).shape(), (Shape{5, 4}));
-  EXPECT_TRUE(forced.bias(stream(), 3, DType::F32).same_memory(first));
+  const Tensor first = forced.bias(stream(), 0, 3, DType::F32);
+  EXPECT_EQ(forced.bias(stream(), 0, 5, DType::F32).shape(), (Shape{5, 4}));
+  EXPECT_TRUE(forced.bias(stream(), 0, 3, DType::F32).same_memory(first));
+}
+
+TEST_F(ForcedRoutingTest, TokensOfAPieceAreThoseOfTheMicroBatch) {
+  for (const char* mode : {"balanced", "uniform_random", "power_law:1.2", "all_to:[0,2]"}) {
+    ForcedRouting forced(mode, 5, 2, 1);
+    std::vector<double> whole =
+        read_back_as_double(stream(), forced.bias(stream(), 0, 9, DType::F32));
+    const std::vector<double> piece(whole.begin() + 4 * 5, whole.begin() + 7 * 5);
+    EXPECT_EQ(read_back_as_double(stream(), forced.bias(stream(), 4, 3, DType::F32)), piece)
+        << mode;
+    const bool by_token = std::string(mode) != "all_to:[0,2]";
+    whole.resize(3 * 5);
+    EXPECT_EQ(piece != whole, by_token) << mode;
+  }
 }
 
 TEST_F(ForcedRoutingTest, Refusals) {

@@ -1,6 +1,7 @@
-#include <gtest/gtest.h>
+#include "moe/local_dispatcher.h"
 
-#include "moe/dispatcher.h"
+#include <gmock/gmock.h>
+
 #include "tests/support/devices.h"
 #include "tests/support/micro_batch.h"
 
@@ -11,14 +12,11 @@ namespace {
 class LocalDispatcherTest : public CpuTest {
  protected:
   LocalDispatcherTest() {
-    batch_.batch = 1;
-    batch_.seq = 3;
-    plan_ = {ints({0, 0, 0}), ints({0, 0, 0, 0}), ints({0, 0, 0, 0, 0, 0}),
-             ints({0, 0, 0, 0, 0, 0})};
-    make_routing_plan(stream(), plan_, ints({2, 0, 0, 2, 2, 1}).reshape({3, 2}));
-  }
-  Tensor ints(const std::vector<int32_t>& values) {
-    return from_host(stream(), "ints", values, {static_cast<int64_t>(values.size())});
+    routing_.experts = from_host(stream(), "experts", std::vector{2, 0, 0, 2, 2, 1}, {3, 2});
+    routing_.probs = doubles({.1, .2, .3, .4, .5, .6}, {3, 2});
+    routing_.plan = RoutingPlan::empty(stream(), 3, 6);
+    make_routing_plan(stream(), routing_.plan, routing_.experts);
+    dispatcher_.prepare(pass_, routing_);
   }
   Tensor doubles(const std::vector<double>& values, const Shape& shape) {
     return from_host(stream(), "doubles", values, shape);
@@ -26,7 +24,7 @@ class LocalDispatcherTest : public CpuTest {
   std::vector<double> values(const Tensor& tensor) { return read_back_as_double(stream(), tensor); }
 
   Batch batch_;
-  RoutingPlan plan_;
+  Routing routing_;
   Tape tape_;
   StepTotals totals_;
   Pass pass_{stream(), tape_, batch_, totals_, {}, true};
@@ -35,31 +33,39 @@ class LocalDispatcherTest : public CpuTest {
 
 TEST_F(LocalDispatcherTest, OrdersRowsByExpertThenToken) {
   const Tensor x = doubles({1, 2, 3}, {3, 1});
-  const Tensor probs = doubles({.1, .2, .3, .4, .5, .6}, {3, 2});
-  const Dispatched sent = dispatcher_.dispatch(pass_, x, {plan_, probs});
+  const Dispatched sent = dispatcher_.dispatch(pass_, x, routing_.probs);
   EXPECT_EQ(values(sent.rows), (std::vector<double>{1, 2, 3, 1, 2, 3}));
   EXPECT_EQ(values(sent.probs), (std::vector<double>{.2, .3, .6, .1, .4, .5}));
   EXPECT_EQ(values(sent.offsets), (std::vector<double>{0, 2, 3, 6}));
 }
 
+TEST_F(LocalDispatcherTest, NeedsAPlan) {
+  Pass other(stream(), tape_, batch_, totals_, {}, true);
+  EXPECT_THAT(
+      [&] {
+        dispatcher_.combine_backward(other, doubles({1, 2, 3}, {3, 1}));
+      },
+      ::testing::ThrowsMessage<Error>(::testing::HasSubstr("no tokens were prepared")));
+}
+
 TEST_F(LocalDispatcherTest, CombinesTheRowsOfAToken) {
   const Tensor rows = doubles({1, 2, 4, 8, 16, 32}, {6, 1});
-  EXPECT_EQ(values(dispatcher_.combine(pass_, rows, {}, plan_)), (std::vector<double>{9, 18, 36}));
-  EXPECT_EQ(values(dispatcher_.combine(pass_, rows, doubles({.5, .25, .125}, {3, 1}), plan_)),
+  EXPECT_EQ(values(dispatcher_.combine(pass_, rows, {})), (std::vector<double>{9, 18, 36}));
+  EXPECT_EQ(values(dispatcher_.combine(pass_, rows, doubles({.5, .25, .125}, {3, 1}))),
             (std::vector<double>{9.5, 18.25, 36.125}));
 }
 
 TEST_F(LocalDispatcherTest, BackwardIsTheOtherDirection) {
   const Tensor dy = doubles({1, 2, 3}, {3, 1});
-  EXPECT_EQ(values(dispatcher_.combine_backward(pass_, dy, plan_)),
+  EXPECT_EQ(values(dispatcher_.combine_backward(pass_, dy)),
             (std::vector<double>{1, 2, 3, 1, 2, 3}));
   const Tensor drows = doubles({1, 2, 4, 8, 16, 32}, {6, 1});
   const Tensor dprobs = doubles({.2, .3, .6, .1, .4, .5}, {6});
-  const auto gradients = dispatcher_.dispatch_backward(pass_, drows, dprobs, {}, plan_);
+  const auto gradients = dispatcher_.dispatch_backward(pass_, drows, dprobs, {});
   EXPECT_EQ(values(gradients.x), (std::vector<double>{9, 18, 36}));
   EXPECT_EQ(gradients.probs.shape(), (Shape{3, 2}));
   EXPECT_EQ(values(gradients.probs), (std::vector<double>{.1, .2, .3, .4, .5, .6}));
-  const auto added = dispatcher_.dispatch_backward(pass_, drows, dprobs, dy, plan_);
+  const auto added = dispatcher_.dispatch_backward(pass_, drows, dprobs, dy);
   EXPECT_EQ(values(added.x), (std::vector<double>{10, 20, 39}));
 }
 

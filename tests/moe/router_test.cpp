@@ -116,6 +116,17 @@ TEST_F(RouterTest, WeightIsNeverRoundedToBf16) {
   }
 }
 
+// Each tensor-parallel rank has other tokens, so a part of the gradient.
+TEST_F(RouterTest, WeightIsWholeOnEveryTensorParallelRank) {
+  Router router("r", kHidden, config(0, 0), 0.02, DType::F32, "none", 1, {.rank = 1, .size = 2});
+  router.visit([](Parameter& weight) {
+    EXPECT_EQ(weight.shape, (Shape{kExperts, kHidden}));
+    EXPECT_FALSE(weight.part.has_value());
+    EXPECT_FALSE(weight.is_copy);
+    EXPECT_EQ(weight.axis, ReduceAxis::Stage);
+  });
+}
+
 TEST_F(RouterTest, ProbabilitiesLossesAndCountsAreTheFormulas) {
   for (const bool pre_softmax : {false, true}) {
     RouterModule module(config(0.02, 0.01, pre_softmax), DType::F64);

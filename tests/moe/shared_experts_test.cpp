@@ -28,6 +28,19 @@ TEST_F(SharedExpertsTest, DescribesItsParameters) {
   }
 }
 
+TEST_F(SharedExpertsTest, TensorParallelRanksHaveAPartOfTheMlpAndAllOfTheGate) {
+  config.ffn = 8;
+  std::vector<std::string> described;
+  SharedExperts("shared", config, true, {.rank = 1, .size = 2}).visit([&](Parameter& p) {
+    described.push_back(concat(p.name, p.shape, " of ", p.global_shape(),
+                               p.axis == ReduceAxis::Stage ? " stage" : ""));
+    EXPECT_FALSE(p.is_copy);
+  });
+  EXPECT_EQ(described, (std::vector<std::string>{"shared/fc1/weight[8, 6] of [16, 6]",
+                                                 "shared/fc2/weight[6, 4] of [6, 8]",
+                                                 "shared/gate/weight[1, 6] of [1, 6] stage"}));
+}
+
 TEST_F(SharedExpertsTest, GateMultipliesTheOutputOfTheMlp) {
   SharedExperts shared("shared", config, true);
   Mlp mlp("shared", config, Label::Mlp);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/comm/thread_group.h"
 #include "tests/support/devices.h"
 
 namespace ferry::testing {
@@ -24,13 +25,15 @@ class BucketsTest : public CpuTest {
   Parameter experts = parameter("experts", {2, 4, 8}, DType::BF16, ReduceAxis::Expert);
   Parameter norm = parameter("norm", {3}, DType::BF16);
   Parameter more_experts = parameter("more experts", {2, 33}, DType::BF16, ReduceAxis::Expert);
+  std::unique_ptr<Group> solo = make_solo_group();
+  ReduceGroups solo_groups{solo.get(), solo.get(), solo.get(), solo.get()};
   // The third block has no parameters, the fourth has no dense ones.
   std::vector<std::vector<Parameter*>> blocks = {
       {&embedding}, {&router, &experts, &norm}, {}, {&more_experts}};
 };
 
 TEST_F(BucketsTest, OnePerBlockAndAxis) {
-  GradientBuckets buckets(stream(), blocks);
+  GradientBuckets buckets(stream(), blocks, solo_groups, false);
   std::vector<std::string> described;
   for (const Bucket& bucket : buckets.buckets()) {
     std::string text =
@@ -43,8 +46,51 @@ TEST_F(BucketsTest, OnePerBlockAndAxis) {
                                                  "1 expert experts", "3 expert more experts"}));
 }
 
+TEST_F(BucketsTest, EveryAxisHasItsBucket) {
+  std::vector<Parameter> all;
+  for (const ReduceAxis axis :
+       {ReduceAxis::Expert, ReduceAxis::Tied, ReduceAxis::Stage, ReduceAxis::Dense})
+    all.push_back(parameter("", {3}, DType::F32, axis));
+  GradientBuckets buckets(stream(), {{&all[0], &all[1], &all[2], &all[3]}}, solo_groups, false);
+  std::vector<const Parameter*> order;
+  for (const Bucket& bucket : buckets.buckets()) {
+    ASSERT_EQ(bucket.parameters.size(), 1u);
+    EXPECT_EQ(bucket.parameters[0]->axis, bucket.axis);
+    order.push_back(bucket.parameters[0]);
+  }
+  EXPECT_EQ(order, (std::vector<const Parameter*>{&all[3], &all[2], &all[1], &all[0]}));
+}
+
+// Room for rows of padding up to a multiple of the ranks of each axis.
+TEST_F(BucketsTest, DistributedGradientsHavePaddingForAllRanks) {
+  ThreadWorld three(3), two(2);
+  const std::unique_ptr<Group> dense = three.group(0), expert = two.group(1);
+  const ReduceGroups groups{dense.get(), dense.get(), dense.get(), expert.get()};
+  for (const bool distributed : {false, true}) {
+    GradientBuckets buckets(stream(), blocks, groups, distributed);
+    EXPECT_EQ(buckets.distributed(), distributed);
+    std::string text;
+    for (const Bucket& bucket : buckets.buckets()) {
+      ASSERT_EQ(bucket.padded.size(), bucket.parameters.size());
+      int64_t end = 0;
+      for (size_t i = 0; i < bucket.padded.size(); ++i) {
+        const Tensor& padded = bucket.padded[i];
+        const Parameter& p = *bucket.parameters[i];
+        text += concat(padded.shape(), " ");
+        EXPECT_EQ(padded.raw(), p.grad.raw());
+        EXPECT_EQ(p.grad.shape(), p.shape);
+        EXPECT_GE(p.grad.byte_offset(), end);
+        end = padded.byte_offset() + padded.bytes();
+      }
+      EXPECT_LE(end, bucket.gradients.bytes());
+    }
+    EXPECT_EQ(text, distributed ? "[9, 3] [6, 1] [3, 1] [8, 8] [2, 33] "
+                                : "[7, 3] [5, 1] [3, 1] [8, 8] [2, 33] ");
+  }
+}
+
 TEST_F(BucketsTest, GradientsAreAlignedPiecesOfTheirBucket) {
-  GradientBuckets buckets(stream(), blocks);
+  GradientBuckets buckets(stream(), blocks, solo_groups, false);
   for (const Bucket& bucket : buckets.buckets()) {
     int64_t end = 0;
     for (const Parameter* p : bucket.parameters) {
@@ -65,7 +111,7 @@ TEST_F(BucketsTest, GradientsAreAlignedPiecesOfTheirBucket) {
 
 TEST_F(BucketsTest, ZeroReachesEveryElementAndThePadding) {
   device().set_poison_memory(true);
-  GradientBuckets buckets(stream(), blocks);
+  GradientBuckets buckets(stream(), blocks, solo_groups, false);
   buckets.zero(stream());
   for (const Bucket& bucket : buckets.buckets())
     EXPECT_EQ(read_back_as_double(stream(), bucket.gradients),
@@ -74,7 +120,7 @@ TEST_F(BucketsTest, ZeroReachesEveryElementAndThePadding) {
 
 TEST_F(BucketsTest, Float64StaysFloat64) {
   Parameter weight = parameter("weight", {3}, DType::F64);
-  GradientBuckets buckets(stream(), {{&weight}});
+  GradientBuckets buckets(stream(), {{&weight}}, solo_groups, false);
   EXPECT_EQ(weight.grad.dtype(), DType::F64);
   EXPECT_EQ(buckets.buckets()[0].gradients.dtype(), DType::F64);
 }

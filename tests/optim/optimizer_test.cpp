@@ -33,6 +33,9 @@ class OptimizerTest : public CpuTest {
     p.value = tensor_of(stream(), values, p.shape, dtype);
     p.grad = tensor_of(stream(), gradients, p.shape, accumulate_dtype(dtype));
   }
+  double norm_of(Optimizer& optimizer, double num_tokens = kTokens) {
+    return gradient_norm(optimizer.sum_squares(stream()), num_tokens);
+  }
   std::vector<double> values(const Tensor& tensor) { return read_back_as_double(stream(), tensor); }
 
   // AdamW on one parameter in double precision.
@@ -59,22 +62,37 @@ class OptimizerTest : public CpuTest {
 
 TEST_F(OptimizerTest, NormIsOverAllParametersAndPerToken) {
   DeviceStateStore store(stream(), {&weight, &norm});
-  Optimizer optimizer(stream(), {&weight, &norm}, store);
+  Optimizer optimizer(stream(), {&weight, &norm}, {&weight, &norm}, store);
   double squares = 0;
   for (const Parameter* p : {&weight, &norm})
     for (const double g : values(p->grad)) squares += g * g;
-  EXPECT_NEAR(optimizer.gradient_norm(stream(), kTokens), std::sqrt(squares) / kTokens, 1e-12);
+  EXPECT_NEAR(norm_of(optimizer), std::sqrt(squares) / kTokens, 1e-12);
   // Each call starts from zero.
-  EXPECT_NEAR(optimizer.gradient_norm(stream(), 1), std::sqrt(squares), 1e-10);
+  EXPECT_NEAR(norm_of(optimizer, 1), std::sqrt(squares), 1e-10);
+}
+
+TEST_F(OptimizerTest, NormIsOfWhatTheRankOwnsAndNoCopies) {
+  DeviceStateStore store(stream(), {&weight, &norm});
+  const auto squares_of = [&](const Parameter& p) {
+    double sum = 0;
+    for (const double g : values(p.grad)) sum += g * g;
+    return sum;
+  };
+  Optimizer owner(stream(), {&weight, &norm}, {&norm}, store);
+  EXPECT_NEAR(owner.sum_squares(stream()), squares_of(norm), 1e-12);
+  norm.is_copy = true;
+  EXPECT_EQ(owner.sum_squares(stream()), 0);
+  Optimizer both(stream(), {&weight, &norm}, {&weight, &norm}, store);
+  EXPECT_NEAR(both.sum_squares(stream()), squares_of(weight), 1e-10);
 }
 
 TEST_F(OptimizerTest, NormIsNotFiniteIfAGradientIsNot) {
   DeviceStateStore store(stream(), {&weight, &norm});
-  Optimizer optimizer(stream(), {&weight, &norm}, store);
+  Optimizer optimizer(stream(), {&weight, &norm}, {&weight, &norm}, store);
   for (const double bad :
        {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     norm.grad = tensor_of(stream(), {1, bad, 2}, {3}, DType::F32);
-    const double gradient_norm = optimizer.gradient_norm(stream(), kTokens);
+    const double gradient_norm = norm_of(optimizer);
     EXPECT_FALSE(std::isfinite(gradient_norm));
     EXPECT_THAT([&] { optimizer.update(stream(), settings, 1, kTokens, gradient_norm); },
                 ThrowsMessage<Error>(HasSubstr("an update with non-finite gradients")));
@@ -85,8 +103,8 @@ TEST_F(OptimizerTest, NormIsNotFiniteIfAGradientIsNot) {
 TEST_F(OptimizerTest, NormDoesNotOverflow) {
   norm.grad = tensor_of(stream(), {3e30, 4e30, 0}, {3}, DType::F32);
   DeviceStateStore store(stream(), {&norm});
-  Optimizer optimizer(stream(), {&norm}, store);
-  EXPECT_NEAR(optimizer.gradient_norm(stream(), 2) / 2.5e30, 1, 1e-6);
+  Optimizer optimizer(stream(), {&norm}, {&norm}, store);
+  EXPECT_NEAR(norm_of(optimizer, 2) / 2.5e30, 1, 1e-6);
 }
 
 TEST_F(OptimizerTest, ScaleDividesByTokensAndClips) {
@@ -102,13 +120,13 @@ TEST_F(OptimizerTest, UpdatesAreAdamwWithDecayWhereTheParameterHasIt) {
     SCOPED_TRACE(concat("clip_norm ", clip_norm));
     settings.clip_norm = clip_norm;
     DeviceStateStore store(stream(), {&weight, &norm});
-    Optimizer optimizer(stream(), {&weight, &norm}, store);
+    Optimizer optimizer(stream(), {&weight, &norm}, {&weight, &norm}, store);
     Reference want_weight{values(store.state(weight).master), {}, {}};
     Reference want_norm{values(norm.value), {}, {}};
     for (int64_t step = 1; step <= 4; ++step) {
       settings.lr = 0.01 / static_cast<double>(step);
       weight.grad = random_tensor(stream(), {9}, DType::F32, 10 + static_cast<uint64_t>(step), 60);
-      const double gradient_norm = optimizer.gradient_norm(stream(), kTokens);
+      const double gradient_norm = norm_of(optimizer);
       EXPECT_GT(gradient_norm, 0.3);
       const double clip = clip_norm > 0 ? clip_norm / (gradient_norm + 1e-6) : 1.0;
       optimizer.update(stream(), settings, step, kTokens, gradient_norm);
@@ -127,9 +145,9 @@ TEST_F(OptimizerTest, NormsHaveNoDecay) {
   stream().zero(weight.grad);
   stream().zero(norm.grad);
   DeviceStateStore store(stream(), {&weight, &norm});
-  Optimizer optimizer(stream(), {&weight, &norm}, store);
+  Optimizer optimizer(stream(), {&weight, &norm}, {&weight, &norm}, store);
   const auto norm_before = values(norm.value), before = values(store.state(weight).master);
-  optimizer.update(stream(), settings, 1, kTokens, optimizer.gradient_norm(stream(), kTokens));
+  optimizer.update(stream(), settings, 1, kTokens, norm_of(optimizer));
   EXPECT_EQ(values(norm.value), norm_before);
   std::vector<double> want;
   for (const double value : before) want.push_back(value * (1 - 0.01 * 0.1));
@@ -138,11 +156,11 @@ TEST_F(OptimizerTest, NormsHaveNoDecay) {
 
 TEST_F(OptimizerTest, ValuesAreRoundedMasters) {
   DeviceStateStore store(stream(), {&weight, &norm});
-  Optimizer optimizer(stream(), {&weight, &norm}, store);
+  Optimizer optimizer(stream(), {&weight, &norm}, {&weight, &norm}, store);
   settings.lr = 1e-4;  // far below the spacing of bf16: the masters must keep the small steps
   const auto start = values(store.state(weight).master);
   for (int64_t step = 1; step <= 20; ++step)
-    optimizer.update(stream(), settings, step, kTokens, optimizer.gradient_norm(stream(), kTokens));
+    optimizer.update(stream(), settings, step, kTokens, norm_of(optimizer));
   const auto master = values(store.state(weight).master), value = values(weight.value);
   for (size_t i = 0; i < master.size(); ++i) {
     EXPECT_EQ(value[i], static_cast<float>(BFloat16(master[i])));
@@ -153,9 +171,9 @@ TEST_F(OptimizerTest, ValuesAreRoundedMasters) {
 TEST_F(OptimizerTest, GradientsAreNotChanged) {
   settings.clip_norm = 0.1;
   DeviceStateStore store(stream(), {&weight, &norm});
-  Optimizer optimizer(stream(), {&weight, &norm}, store);
+  Optimizer optimizer(stream(), {&weight, &norm}, {&weight, &norm}, store);
   const auto before = values(weight.grad);
-  optimizer.update(stream(), settings, 1, kTokens, optimizer.gradient_norm(stream(), kTokens));
+  optimizer.update(stream(), settings, 1, kTokens, norm_of(optimizer));
   EXPECT_EQ(values(weight.grad), before);
 }
 

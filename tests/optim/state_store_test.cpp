@@ -52,5 +52,21 @@ TEST_F(StateStoreTest, MomentsAreZeroAndEachParameterHasItsOwn) {
   }
 }
 
+TEST_F(StateStoreTest, AShardMayBeEmpty) {
+  for (const DType dtype : {DType::BF16, DType::F32}) {
+    Parameter whole = parameter({1, 2}, dtype);
+    Parameter shard = whole;
+    shard.value = whole.value.rows(2, 2);
+    shard.shape = {0};
+    DeviceStateStore store(stream(), {&shard});
+    const AdamwState& state = store.state(shard);
+    for (const Tensor& tensor : {state.master, state.exp_avg, state.exp_avg_sq}) {
+      EXPECT_TRUE(tensor.defined());
+      EXPECT_EQ(tensor.shape(), (Shape{0}));
+    }
+    EXPECT_EQ(read_back_as_double(stream(), whole.value), (std::vector<double>{1, 2}));
+  }
+}
+
 }  // namespace
 }  // namespace ferry::testing

@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "core/comm/runtime.h"
+#include "core/wait.h"
 
 namespace ferry {
 namespace {
@@ -26,21 +27,28 @@ TEST(Launch, AloneWithoutALauncher) {
   const Launch alone = launch_with({});
   EXPECT_FALSE(alone.by_launcher);
   EXPECT_EQ(alone.num_ranks, 1);
+  EXPECT_EQ(alone.rank, 0);
   // In a batch script of an allocation for many tasks, which is one process all the same.
   EXPECT_FALSE(launch_with({{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}).by_launcher);
   EXPECT_FALSE(launch_with({{"SLURM_STEP_NUM_TASKS", "1"}}).by_launcher);
 }
 
 TEST(Launch, ByMpirunAndSrun) {
-  const Launch mpirun = launch_with({{"OMPI_COMM_WORLD_SIZE", "4"}, {"SLURM_STEP_NUM_TASKS", "2"}});
+  const Launch mpirun = launch_with({{"OMPI_COMM_WORLD_SIZE", "4"},
+                                     {"OMPI_COMM_WORLD_RANK", "3"},
+                                     {"SLURM_STEP_NUM_TASKS", "2"}});
   EXPECT_TRUE(mpirun.by_launcher);
   EXPECT_EQ(mpirun.num_ranks, 4);
+  EXPECT_EQ(mpirun.rank, 3);
+  EXPECT_EQ(launch_with({{"OMPI_COMM_WORLD_SIZE", "4"}}).rank, -1);
   const Launch pmi = launch_with({{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}});
   EXPECT_TRUE(pmi.by_launcher);
   EXPECT_EQ(pmi.num_ranks, 3);
+  EXPECT_EQ(pmi.rank, 1);
   const Launch pmix = launch_with({{"PMIX_RANK", "1"}, {"SLURM_STEP_NUM_TASKS", "16"}});
   EXPECT_TRUE(pmix.by_launcher);
   EXPECT_EQ(pmix.num_ranks, 16);
+  EXPECT_EQ(pmix.rank, 1);
   EXPECT_EQ(launch_with({{"PMIX_RANK", "0"}}).num_ranks, 0);
 }
 
@@ -75,6 +83,7 @@ TEST(Runtime, IsOneRankWithoutALauncher) {
   EXPECT_EQ(runtime->local_rank(), 0);
   EXPECT_EQ(runtime->local_size(), 1);
   EXPECT_FALSE(runtime->host_name().empty());
+  EXPECT_EQ(wait_limit_seconds(), 10 * comm_timeout_seconds());
   EXPECT_EQ(runtime->world_group()->size(), 1);
   EXPECT_EQ(runtime->control().gather("a", 0, "letters"), std::vector<std::string>{"a"});
   EXPECT_EQ(runtime->control().broadcast("b", 0, "letter"), "b");

@@ -43,7 +43,20 @@ TEST(Mesh, CutsEightRanks) {
     EXPECT_THAT(mesh.ranks_along("ep", stage + 3), ElementsAre(stage + 2, stage + 3));
     EXPECT_THAT(mesh.ranks_along("edp", stage), ElementsAre(stage, stage + 2));
     EXPECT_THAT(mesh.ranks_along("edp", stage + 3), ElementsAre(stage + 1, stage + 3));
+    EXPECT_THAT(mesh.ranks_along("exchange", stage + 3), ElementsAre(stage + 2, stage + 3));
+    EXPECT_THAT(mesh.ranks_along("stage", stage + 1),
+                ElementsAre(stage, stage + 1, stage + 2, stage + 3));
   }
+  EXPECT_THAT(mesh.ranks_along("tied", 1), ElementsAre(1, 3, 5, 7));
+  EXPECT_THAT(mesh.ranks_along("tied", 6), ElementsAre(0, 2, 4, 6));
+}
+
+TEST(Mesh, TiesTheFirstAndTheLastStage) {
+  const Mesh mesh(8, {.pipeline = 4});
+  EXPECT_THAT(mesh.ranks_along("tied", 0), ElementsAre(0, 1, 6, 7));
+  EXPECT_THAT(mesh.ranks_along("tied", 7), ElementsAre(0, 1, 6, 7));
+  EXPECT_THAT(mesh.ranks_along("tied", 3), ElementsAre(3)) << "a stage between them";
+  EXPECT_THAT(Mesh(4, {.tensor = 2}).ranks_along("tied", 1), ElementsAre(1, 3)) << "one stage: dp";
 }
 
 TEST(Mesh, PrintsItself) {
@@ -107,27 +120,43 @@ TEST(Mesh, RefusesUnknownAxesAndRanks) {
 }
 
 TEST(MeshGroups, AreTheRanksOfEachAxis) {
-  const Mesh mesh(8, kTp2Ep2Pp2);
-  run_ranks(8, [&](Group& world, Control&) {
-    const auto device = make_cpu_device();
-    const auto stream = device->make_stream("rank");
-    const MeshGroups groups(mesh, world);
-    for (const char* axis : {"tp", "cp", "dp", "pp", "etp", "ep", "edp"}) {
-      Group& group = groups.along(axis);
-      const std::vector<int> ranks = mesh.ranks_along(axis, world.rank());
-      EXPECT_EQ(group.size(), static_cast<int>(ranks.size()));
-      const Tensor sum = make_tensor(*stream, {1}, DType::I32, [&](int64_t) {
-        return static_cast<double>(1 << world.rank());
-      });
-      group.all_reduce(*stream, sum, ReduceOp::Sum);
-      int expected = 0;
-      for (const int rank : ranks) expected += 1 << rank;
-      EXPECT_EQ(read_back<int32_t>(*stream, sum)[0], expected) << axis;
-    }
-    EXPECT_EQ(groups.along("dp").name(), concat("dp[", world.rank() / 4 * 4 + world.rank() % 2, ',',
-                                                world.rank() / 4 * 4 + world.rank() % 2 + 2, ']'));
-    EXPECT_EQ(groups.along("cp").name(), concat("cp[", world.rank(), ']'));
-    EXPECT_THROW(groups.along("world"), Error);
+  for (const MeshSizes& sizes : {kTp2Ep2Pp2, MeshSizes{.pipeline = 4}, MeshSizes{.expert = 4}}) {
+    const Mesh mesh(8, sizes);
+    run_ranks(8, [&](Group& world, Control&) {
+      const auto device = make_cpu_device();
+      const auto stream = device->make_stream("rank");
+      const MeshGroups groups(mesh, world);
+      for (const char* axis : {"tp", "pp", "exchange", "dp", "stage", "tied", "edp"}) {
+        Group& group = groups.along(axis);
+        const std::vector<int> ranks = mesh.ranks_along(axis, world.rank());
+        EXPECT_EQ(group.size(), static_cast<int>(ranks.size())) << axis;
+        const Tensor sum = make_tensor(*stream, {1}, DType::I32, [&](int64_t) {
+          return static_cast<double>(1 << world.rank());
+        });
+        group.all_reduce(*stream, sum, ReduceOp::Sum);
+        int expected = 0;
+        for (const int rank : ranks) expected += 1 << rank;
+        EXPECT_EQ(read_back<int32_t>(*stream, sum)[0], expected) << axis;
+      }
+      EXPECT_EQ(groups.coordinates().pp, mesh.at(world.rank()).pp);
+      EXPECT_THROW(groups.along("world"), Error);
+    });
+  }
+}
+
+TEST(MeshGroups, ShareAGroupBetweenAxesThatReduceOverTheSameRanks) {
+  run_ranks(4, [&](Group& world, Control&) {
+    const MeshGroups groups(Mesh(4, {.expert = 2}), world);
+    EXPECT_EQ(&groups.along("dp"), &groups.along("stage"));
+    EXPECT_EQ(&groups.along("dp"), &groups.along("tied"));
+    EXPECT_NE(&groups.along("dp"), &groups.along("edp"));
+    EXPECT_NE(&groups.along("exchange"), &groups.along("edp"));
+    EXPECT_EQ(groups.along("dp").name(), "dp[0,1,2,3]");
+    const int first = world.rank() / 2 * 2;
+    EXPECT_EQ(groups.along("exchange").name(), concat("exchange[", first, ',', first + 1, ']'));
+    // The same ranks, but another kind of traffic, which must not wait behind reductions.
+    const MeshGroups all(Mesh(4, {.expert = 4}), world);
+    EXPECT_NE(&all.along("exchange"), &all.along("dp"));
   });
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "tests/core/ops/head_parts.h"
 #include "tests/support/devices.h"
 #include "tests/support/gradients.h"
 
@@ -40,9 +41,9 @@ Forward by_definition(const std::vector<double>& qkv, const AttentionDims& dims,
         for (int64_t key = 0; key <= query; ++key) {
           const double* v =
               qkv.data() + (b * dims.seq + key) * width + (dims.heads + dims.kv_heads + kv) * d;
-          const auto index = static_cast<uint64_t>(
-              (((b + dropout.first_sequence) * dims.heads + h) * dims.seq + query) * dims.seq +
-              key);
+          const int64_t all_heads = dropout.all_heads > 0 ? dropout.all_heads : dims.heads;
+          const int64_t head = (b + dropout.first_sequence) * all_heads + dropout.first_head + h;
+          const auto index = static_cast<uint64_t>((head * dims.seq + query) * dims.seq + key);
           double factor = 1;
           if (dropout.probability > 0)
             factor = uniform_at(dropout.key, index) >= dropout.probability
@@ -111,6 +112,7 @@ TEST_P(Attention, ForwardFollowsTheDefinition) {
 
 TEST_P(Attention, ForwardWithDropoutFollowsTheDefinition) {
   expect_forward({2, 65, 4, 2, 16}, 0.25, {0.3, {7, 8, 9}, 5});
+  expect_forward({2, 65, 4, 2, 16}, 0.25, {0.3, {7, 8, 9}, 5, 8, 16});
 }
 
 TEST_P(Attention, BackwardAgreesWithFloat64) {
@@ -149,6 +151,38 @@ TEST_P(Attention, DropoutFollowsTheSequence) {
   expect_same_bits(stream(), alone, out.rows(33, 66));
 }
 
+// A head's dropout depends on its number among all heads, not on who computes it.
+TEST_P(Attention, DropoutFollowsTheHead) {
+  const AttentionDims dims{2, 33, 8, 4, 16};
+  const int64_t parts = 2;
+  const RandomKey key{1, 2, 3};
+  struct Run {
+    Tensor out, dqkv;
+  };
+  const auto run = [&](const Tensor& qkv, const Tensor& dout, const AttentionDims& dims,
+                       const AttentionDropout& dropout) {
+    const Tensor out = output({dims.tokens(), dims.q_width()});
+    const Tensor lse = output({dims.batch, dims.heads, dims.seq}, accumulate());
+    const Tensor dqkv = output({dims.tokens(), dims.qkv_width()});
+    attention_forward(stream(), out, lse, qkv, dims, 0.25, dropout);
+    attention_backward(stream(), dqkv, dout, out, lse, qkv, dims, 0.25, dropout);
+    return Run{out, dqkv};
+  };
+  const Tensor qkv = random({dims.tokens(), dims.qkv_width()}, 1);
+  const Tensor dout = random({dims.tokens(), dims.q_width()}, 2);
+  const Run whole = run(qkv, dout, dims, {0.5, key, 10});
+  for (int64_t part = 0; part < parts; ++part) {
+    SCOPED_TRACE(part);
+    const AttentionDims mine = part_of(dims, parts);
+    const std::vector<ColumnRange> heads{{part * mine.q_width(), mine.q_width()}};
+    const auto columns = qkv_columns(dims, part, parts);
+    const Run alone = run(cut_columns(stream(), qkv, columns), cut_columns(stream(), dout, heads),
+                          mine, {0.5, key, 10, part * mine.heads, dims.heads});
+    expect_same_bits(stream(), alone.out, cut_columns(stream(), whole.out, heads));
+    expect_same_bits(stream(), alone.dqkv, cut_columns(stream(), whole.dqkv, columns));
+  }
+}
+
 TEST_P(Attention, LargeScoresDoNotOverflow) {
   const AttentionDims dims{1, 4, 1, 1, 8};
   const Tensor qkv = random({4, 24}, 1, 64);
@@ -185,10 +219,9 @@ TEST_F(AttentionOnCpu, NamesShapesDtypesAndDims) {
   using ::testing::HasSubstr;
   const auto zero = [&](const Shape& shape, DType dtype) { return zeros(stream(), shape, dtype); };
   const auto error_of = [&](const AttentionDims& dims, const Tensor& out, const Tensor& qkv,
-                            double probability = 0) -> std::string {
+                            const AttentionDropout& dropout = {}) -> std::string {
     try {
-      attention_forward(stream(), out, zero({1, 4, 3}, DType::F32), qkv, dims, 1,
-                        {probability, {}, 0});
+      attention_forward(stream(), out, zero({1, 4, 3}, DType::F32), qkv, dims, 1, dropout);
     } catch (const Error& error) {
       return error.what();
     }
@@ -204,7 +237,12 @@ TEST_F(AttentionOnCpu, NamesShapesDtypesAndDims) {
   EXPECT_THAT(error_of({1, 3, 4, 3, 2}, out, qkv),
               HasSubstr("4 query heads cannot share 3 key heads"));
   EXPECT_THAT(error_of({1, 0, 4, 2, 2}, out, qkv), HasSubstr("batch 1, seq 0, heads 4"));
-  EXPECT_THAT(error_of(dims, out, qkv, 1), HasSubstr("dropout probability 1"));
+  EXPECT_THAT(error_of(dims, out, qkv, {1}), HasSubstr("dropout probability 1"));
+  EXPECT_EQ(error_of(dims, out, qkv, {0.5, {}, 0, 4, 8}), "no error");
+  EXPECT_THAT(error_of(dims, out, qkv, {0.5, {}, 0, 5, 8}),
+              HasSubstr("dropout of 4 heads from 5 of 8"));
+  EXPECT_THAT(error_of(dims, out, qkv, {0.5, {}, 0, 4}),
+              HasSubstr("dropout of 4 heads from 4 of 0"));
 }
 
 }  // namespace

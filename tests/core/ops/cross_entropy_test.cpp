@@ -92,6 +92,157 @@ TEST_P(CrossEntropy, ShowsNonFiniteLogits) {
   EXPECT_TRUE(std::isnan(read_back_as_double(stream(), loss_sum)[0]));
 }
 
+// One rank's columns of logits, and what it computes. Padding is NaN, which may not count.
+struct Part {
+  int64_t first;
+  int64_t count;
+  Tensor logits, token_loss, loss_sum;
+};
+
+class CrossEntropyParts : public DeviceTest {
+ protected:
+  std::vector<Part> cut(const Tensor& logits, int64_t num_parts) {
+    const int64_t num_tokens = logits.dim(0), vocab = logits.dim(1);
+    const int64_t width = (vocab + num_parts - 1) / num_parts;
+    const auto values = read_back_as_double(stream(), logits);
+    std::vector<Part> parts;
+    for (int64_t first = 0; first < num_parts * width; first += width) {
+      std::vector<double> mine;
+      for (int64_t t = 0; t < num_tokens; ++t)
+        for (int64_t c = first; c < first + width; ++c)
+          mine.push_back(c < vocab ? values[static_cast<size_t>(t * vocab + c)] : NAN);
+      parts.push_back({first, std::clamp<int64_t>(vocab - first, 0, width),
+                       tensor_of(stream(), mine, {num_tokens, width}, dtype()),
+                       output({num_tokens}, accumulate()),
+                       tensor_of(stream(), {0.5}, {1}, accumulate())});
+    }
+    return parts;
+  }
+  Tensor statistics_of(const std::vector<Part>& parts, const Tensor& labels) {
+    const auto count = static_cast<int64_t>(parts.size());
+    const int64_t num_tokens = labels.dim(0);
+    const Tensor statistics = output({count, num_tokens, 3}, accumulate());
+    for (int64_t i = 0; i < count; ++i) {
+      const Part& part = parts[static_cast<size_t>(i)];
+      cross_entropy_part(stream(), statistics.rows(i, i + 1).reshape({num_tokens, 3}), part.logits,
+                         labels, part.first, part.count);
+    }
+    return statistics;
+  }
+  void run(const std::vector<Part>& parts, const Tensor& labels, const Tensor& mask,
+           bool with_gradient) {
+    const Tensor statistics = statistics_of(parts, labels);
+    for (const Part& part : parts)
+      cross_entropy_join(stream(), part.token_loss, part.loss_sum, part.logits, statistics, labels,
+                         mask, part.first, part.count, with_gradient);
+  }
+  // The counted columns of all parts side by side; those of padding must be zero.
+  std::vector<double> assembled(const std::vector<Part>& parts, int64_t vocab) {
+    const int64_t num_tokens = parts[0].logits.dim(0);
+    std::vector<double> whole(static_cast<size_t>(num_tokens * vocab), NAN);
+    for (const Part& part : parts) {
+      const int64_t width = part.logits.dim(1);
+      const auto values = read_back_as_double(stream(), part.logits);
+      for (int64_t t = 0; t < num_tokens; ++t)
+        for (int64_t c = 0; c < width; ++c) {
+          const double value = values[static_cast<size_t>(t * width + c)];
+          if (c < part.count)
+            whole[static_cast<size_t>(t * vocab + part.first + c)] = value;
+          else
+            EXPECT_EQ(value, 0) << "padding column " << c << " of row " << t;
+        }
+    }
+    return whole;
+  }
+};
+
+TEST_P(CrossEntropyParts, TogetherAreTheWhole) {
+  for (const int64_t num_tokens : {0, 1, 65}) {
+    for (const int64_t vocab : {1, 63, 129, 1000, 5001}) {
+      for (const int64_t num_parts : {1, 3, 4}) {
+        SCOPED_TRACE(concat(num_tokens, " tokens, vocabulary ", vocab, " in ", num_parts));
+        const Tensor logits = random({num_tokens, vocab}, 1, 8);
+        const Tensor labels = random_ints(stream(), {num_tokens}, static_cast<int32_t>(vocab), 2);
+        std::vector<float> weights;
+        for (int64_t t = 0; t < num_tokens; ++t) weights.push_back(t % 3 == 2 ? 0.f : 1.f);
+        const Tensor mask = from_host(stream(), "mask", weights, {num_tokens});
+        const std::vector<Part> parts = cut(logits, num_parts);
+        const Tensor token_loss = output({num_tokens}, accumulate());
+        const Tensor loss_sum = tensor_of(stream(), {0.5}, {1}, accumulate());
+        run(parts, labels, mask, true);
+        cross_entropy(stream(), token_loss, loss_sum, logits, labels, mask, true);
+
+        const double epsilon = epsilon_of(accumulate());
+        for (const Part& part : parts) {
+          testing::expect_close(stream(), part.token_loss, token_loss, 8 * epsilon, 64 * epsilon);
+          testing::expect_close(stream(), part.loss_sum, loss_sum,
+                                static_cast<double>(num_tokens + 64) * epsilon, epsilon);
+          expect_same_bits(stream(), part.token_loss, parts[0].token_loss);
+          expect_same_bits(stream(), part.loss_sum, parts[0].loss_sum);
+        }
+        testing::expect_close(assembled(parts, vocab), read_back_as_double(stream(), logits),
+                              epsilon_of(dtype()) + 32 * epsilon, 128 * epsilon);
+      }
+    }
+  }
+}
+
+TEST_P(CrossEntropyParts, WithoutGradientLeaveTheLogits) {
+  const Tensor logits = random({5, 10}, 1, 8), labels = ints({0, 3, 9, 4, 4}, {5});
+  const Tensor mask = from_host(stream(), "mask", std::vector<float>(5, 1), {5});
+  const std::vector<Part> parts = cut(logits, 4), same = cut(logits, 4);
+  run(parts, labels, mask, false);
+  const Tensor token_loss = output({5}, accumulate());
+  cross_entropy(stream(), token_loss, zeros(stream(), {1}, accumulate()), logits, labels, mask,
+                false);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    expect_same_bits(stream(), parts[i].logits, same[i].logits);
+    testing::expect_close(stream(), parts[i].token_loss, token_loss, 8 * epsilon_of(accumulate()),
+                          64 * epsilon_of(accumulate()));
+  }
+}
+
+TEST_P(CrossEntropyParts, StatisticsAreLargestSumAndLabel) {
+  const Tensor logits = tensor_of(stream(), {1, 3, 2, 0, -4, -4}, {2, 3}, dtype());
+  const Tensor labels = ints({2, 1}, {2});
+  const auto statistics = read_back_as_double(stream(), statistics_of(cut(logits, 2), labels));
+  const double e = std::exp(-2.0), f = std::exp(-4.0);
+  testing::expect_close(statistics, {3, 1 + e, 0, 0, 1 + f, -4, 2, 1, 2, -4, 1, 0}, 1e-5, 0);
+  // Four parts of one column, the last of which is padding.
+  const auto single = read_back_as_double(stream(), statistics_of(cut(logits, 4), labels));
+  const double none = -INFINITY;
+  EXPECT_EQ(single, std::vector<double>({1,    1, 0, 0,    1, 0,   //
+                                         3,    1, 0, -4,   1, -4,  //
+                                         2,    1, 2, -4,   1, 0,   //
+                                         none, 0, 0, none, 0, 0}));
+}
+
+// Neither overflow nor cancellation, however far apart the parts are.
+TEST_P(CrossEntropyParts, LargeLogits) {
+  const Tensor logits = tensor_of(stream(), {1024, 1024, -1024, -1024, 1024, 0}, {2, 3}, dtype());
+  const Tensor mask = from_host(stream(), "mask", std::vector<float>{1, 1}, {2});
+  for (const int64_t num_parts : {2, 3, 4}) {
+    const std::vector<Part> parts = cut(logits, num_parts);
+    run(parts, ints({0, 0}, {2}), mask, true);
+    for (const Part& part : parts)
+      testing::expect_close(read_back_as_double(stream(), part.token_loss), {std::log(2.0), 2048},
+                            1e-4, 0);
+    testing::expect_close(assembled(parts, 3), {-0.5, 0.5, 0, -1, 1, 0}, 1e-6, 0);
+  }
+}
+
+TEST_P(CrossEntropyParts, ShowNonFiniteLogitsToAll) {
+  for (const double bad : {std::nan(""), HUGE_VAL}) {
+    const Tensor logits = tensor_of(stream(), {0, bad, 1, 2}, {1, 4}, dtype());
+    const Tensor mask = from_host(stream(), "mask", std::vector<float>{1}, {1});
+    const std::vector<Part> parts = cut(logits, 2);
+    run(parts, ints({2}, {1}), mask, true);
+    for (const Part& part : parts)
+      EXPECT_TRUE(std::isnan(read_back_as_double(stream(), part.loss_sum)[0]));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, CrossEntropyParts, device_cases(), case_name);
 INSTANTIATE_TEST_SUITE_P(Devices, CrossEntropy, device_cases(), case_name);
 
 class CrossEntropyChecks : public CpuTest {
@@ -139,6 +290,70 @@ TEST_F(CrossEntropyChecks, NamesShapesDtypesAndLabels) {
   const Tensor bad = from_host(stream(), "labels", std::vector<int32_t>{1, 5}, {2});
   EXPECT_THAT(error_of(zero({2}), logits, bad, mask),
               HasSubstr("label 1 is 5, outside of a vocabulary of 5"));
+}
+
+TEST_F(CrossEntropyChecks, NamesShapesAndDtypesOfParts) {
+  using ::testing::HasSubstr;
+  const auto error_of = [&](const auto& call) -> std::string {
+    try {
+      call();
+      stream().synchronize();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  const Tensor logits = zero({2, 5}), labels = zero({2}, DType::I32), mask = zero({2});
+  const auto part = [&](const Tensor& statistics, const Tensor& labels, int64_t first,
+                        int64_t count) {
+    return error_of(
+        [&] { cross_entropy_part(stream(), statistics, logits, labels, first, count); });
+  };
+  const auto join = [&](const Tensor& statistics, const Tensor& mask, int64_t count) {
+    return error_of([&] {
+      cross_entropy_join(stream(), zero({2}), zero({1}), logits, statistics, labels, mask, 0, count,
+                         false);
+    });
+  };
+  EXPECT_EQ(part(zero({2, 3}), labels, 0, 5), "no error");
+  EXPECT_THAT(part(zero({2, 2}), labels, 0, 5),
+              HasSubstr("statistics has shape [2, 2], not [2, 3]"));
+  EXPECT_THAT(part(zero({2, 3}, DType::F64), labels, 0, 5),
+              HasSubstr("statistics of f32 logits are f64"));
+  EXPECT_THAT(part(zero({2, 3}), zero({3}, DType::I32), 0, 5),
+              HasSubstr("labels has shape [3], not [2]"));
+  EXPECT_THAT(part(zero({2, 3}), zero({2}, DType::I64), 0, 5), HasSubstr("labels are i64"));
+  EXPECT_THAT(part(zero({2, 3}), labels, 0, 6), HasSubstr("6 of 5 columns count, from 0"));
+  EXPECT_THAT(part(zero({2, 3}), labels, -5, 5), HasSubstr("5 of 5 columns count, from -5"));
+  EXPECT_EQ(join(zero({1, 2, 3}), mask, 5), "no error");
+  EXPECT_THAT(join(zero({2, 3}), mask, 5),
+              HasSubstr("statistics have shape [2, 3], not [parts, N, 3]"));
+  EXPECT_THAT(join(zero({4, 3, 3}), mask, 5),
+              HasSubstr("statistics has shape [4, 3, 3], not [4, 2, 3]"));
+  EXPECT_THAT(join(zero({1, 2, 3}), zero({3}), 5), HasSubstr("mask has shape [3], not [2]"));
+  EXPECT_THAT(join(zero({1, 2, 3}), mask, 6), HasSubstr("6 of 5 columns count, from 0"));
+}
+
+TEST_F(CrossEntropyChecks, RefusesLabelsThatNoPartHas) {
+  const auto error_of = [&](int32_t label, int64_t count) -> std::string {
+    auto own_stream = device().make_stream("fails");
+    const Tensor logits = zeros(*own_stream, {2, 3}, DType::F32);
+    const Tensor labels = from_host(*own_stream, "labels", std::vector<int32_t>{4, label}, {2});
+    try {
+      cross_entropy_part(*own_stream, zeros(*own_stream, {2, 3}, DType::F32), logits, labels, 3,
+                         count);
+      own_stream->synchronize();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error_of(6, 3), "no error");  // the next part may have it
+  EXPECT_THAT(error_of(5, 2),
+              ::testing::HasSubstr("label 1 is 5, outside of the vocabulary, of which columns [3, "
+                                   "5) are here, then 1 of padding"));
+  EXPECT_THAT(error_of(6, 2), ::testing::HasSubstr("label 1 is 6, outside"));
+  EXPECT_THAT(error_of(-1, 3), ::testing::HasSubstr("label 1 is -1, outside"));
 }
 
 }  // namespace

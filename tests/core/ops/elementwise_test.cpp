@@ -127,6 +127,28 @@ TEST_P(ElementwiseOp, NormalNumbersDoNotDependOnTheCut) {
   expect_same_bits(stream(), part, whole.rows(21, 58));
 }
 
+TEST_P(ElementwiseOp, NormalNumbersOfRowsAreThoseOfTheWhole) {
+  const int64_t rows = 6, columns = 40;
+  const Tensor whole = output({rows, columns});
+  fill_normal(stream(), whole, 0.5, kKey, 1ull << 33);
+  const auto all = values(whole);
+  for (const int64_t width : {0, 1, 4, 13, 16, 29}) {
+    for (const int64_t height : {0, 1, 4}) {
+      SCOPED_TRACE(concat(height, " x ", width));
+      const int64_t first_row = 2, first_column = 11;
+      const Tensor part = output({height, width});
+      fill_normal_rows(stream(), part, 0.5, kKey,
+                       (1ull << 33) + static_cast<uint64_t>(first_row * columns + first_column),
+                       columns);
+      std::vector<double> want;
+      for (int64_t r = first_row; r < first_row + height; ++r)
+        for (int64_t c = first_column; c < first_column + width; ++c)
+          want.push_back(all[static_cast<size_t>(r * columns + c)]);
+      EXPECT_EQ(values(part), want);
+    }
+  }
+}
+
 TEST_P(ElementwiseOp, DropoutFollowsTheCounter) {
   for (const int64_t n : kSizes) {
     for (const uint64_t first : {0ull, 3ull, (1ull << 34) + 1}) {
@@ -202,6 +224,13 @@ TEST_P(ElementwiseOp, RefusesWrongArguments) {
       ThrowsMessage<Error>(HasSubstr("f32 added to bf16")));
   EXPECT_THAT([&] { cast(stream(), y, random({9}, 1)); },
               ThrowsMessage<Error>(HasSubstr("shapes [8] and [9]")));
+  EXPECT_THAT(
+      [&] {
+        fill_normal_rows(stream(), output({2, 4}), 1, kKey, 0, 3);
+      },
+      ThrowsMessage<Error>(HasSubstr("y has shape [2, 4], cut out of rows of 3")));
+  EXPECT_THAT([&] { fill_normal_rows(stream(), y, 1, kKey, 0, 8); },
+              ThrowsMessage<Error>(HasSubstr("y has shape [8], cut out of rows of 8")));
   EXPECT_THAT([&] { dropout(stream(), y, x, 1, kKey, 0); },
               ThrowsMessage<Error>(HasSubstr("probability 1")));
   EXPECT_THAT(

@@ -155,6 +155,115 @@ TEST_P(PermuteOp, GatherFollowsTheIndex) {
   EXPECT_THAT(read_back_as_double(stream(), out), ElementsAre(12, 10, 11, 11, 12));
 }
 
+TEST_P(PermuteOp, GatherDividesTheIndexAndReadsZerosBeyondTheEnd) {
+  const Tensor in = tensor_of(stream(), {10, 11, 12}, {3}, accumulate());
+  const Tensor index = ints({9, 2, 5, 0, 7, 1}, {6});
+  const Tensor out = output({6}, accumulate());
+  gather_scalars(stream(), out, in, index, 2);
+  EXPECT_THAT(read_back_as_double(stream(), out), ElementsAre(0, 11, 12, 10, 0, 10));
+  const Tensor first = output({4}, accumulate());
+  gather_scalars(stream(), first, in, index);
+  EXPECT_THAT(read_back_as_double(stream(), first), ElementsAre(0, 12, 0, 10));
+  gather_scalars(stream(), out, output({0}, accumulate()), index);
+  EXPECT_THAT(read_back_as_double(stream(), out), ElementsAre(0, 0, 0, 0, 0, 0));
+  gather_scalars(stream(), output({0}, accumulate()), in, index);
+  stream().synchronize();
+}
+
+TEST_P(PermuteOp, CopiesAreSummed) {
+  const Tensor in = tensor_of(stream(), {1, 2, 4, 8, 16, 32}, {6}, accumulate());
+  const Tensor pairs = output({3}, accumulate()), one = output({1}, accumulate());
+  sum_copies(stream(), pairs, in, 2);
+  EXPECT_THAT(read_back_as_double(stream(), pairs), ElementsAre(3, 12, 48));
+  sum_copies(stream(), one, in, 6);
+  EXPECT_THAT(read_back_as_double(stream(), one), ElementsAre(63));
+  const Tensor none = output({0}, accumulate());
+  sum_copies(stream(), none, output({0}, accumulate()), 3);
+  stream().synchronize();
+}
+
+// 2 ranks that share experts, 3 experts each: those of rank 2g and 2g+1 are experts 3g to 3g+2.
+TEST_P(PermuteOp, ChoicesAreExpandedToTheRanksOfAnExpert) {
+  const Tensor choices = output({2, 4}, DType::I32);
+  expand_choices(stream(), choices, ints({0, 4, 5, 2}, {2, 2}), 3, 2);
+  EXPECT_THAT(host(choices), ElementsAre(0, 3, 7, 10, 8, 11, 2, 5));
+  const Tensor same = output({2, 2}, DType::I32);
+  expand_choices(stream(), same, ints({0, 4, 5, 2}, {2, 2}), 3, 1);
+  EXPECT_THAT(host(same), ElementsAre(0, 4, 5, 2));
+}
+
+TEST_P(PermuteOp, ExpertsOfOtherRanksAreOneMore) {
+  const Tensor experts = ints({0, 3, 4, 5, 6, 7}, {3, 2}), local = output({3, 2}, DType::I32);
+  localise_experts(stream(), local, experts, 4, 2);
+  EXPECT_THAT(host(local), ElementsAre(2, 2, 0, 1, 2, 2));
+  localise_experts(stream(), experts, experts, 0, 4);  // in place
+  EXPECT_THAT(host(experts), ElementsAre(0, 3, 4, 4, 4, 4));
+}
+
+TEST_P(PermuteOp, RegroupOrdersByExpertThenRank) {
+  // Rank 0 sends rows 0 to 2, two for expert 0; rank 1 sends rows 3 to 6.
+  const RoutingPlan plan = empty_plan(stream(), 3, 9);
+  make_regroup_plan(stream(), plan, ints({2, 0, 1, 1, 0, 3}, {2, 3}));
+  EXPECT_THAT(host(plan.counts), ElementsAre(3, 0, 4));
+  EXPECT_THAT(host(plan.offsets), ElementsAre(0, 3, 3, 7));
+  EXPECT_THAT(host(plan.slot_of_row), ElementsAre(0, 1, 3, 2, 4, 5, 6, 7, 8));
+  EXPECT_THAT(host(plan.row_of_slot), ElementsAre(0, 1, 3, 2, 4, 5, 6, 7, 8));
+}
+
+TEST_P(PermuteOp, RegroupIsAStableSortForEverySize) {
+  std::mt19937_64 generator(3);
+  for (const int64_t ranks : {1, 2, 8, 64}) {
+    for (const int64_t experts : {1, 2, 33, 128}) {
+      for (const int32_t most : {0, 1, 7}) {
+        SCOPED_TRACE(concat(ranks, " ranks, ", experts, " experts, up to ", most, " rows"));
+        std::vector<int32_t> counts, expert_of_slot;
+        for (int64_t chunk = 0; chunk < ranks * experts; ++chunk) {
+          counts.push_back(static_cast<int32_t>(generator() % static_cast<uint64_t>(most + 1)));
+          expert_of_slot.insert(expert_of_slot.end(), counts.back(),
+                                static_cast<int32_t>(chunk % experts));
+        }
+        const auto num_rows = static_cast<int64_t>(expert_of_slot.size());
+        const RoutingPlan plan = empty_plan(stream(), experts, num_rows);
+        make_regroup_plan(stream(), plan, ints(counts, {ranks, experts}));
+        const RoutingPlan want = plan_of(ints(expert_of_slot, {num_rows, 1}), experts);
+        EXPECT_EQ(host(plan.counts), host(want.counts));
+        EXPECT_EQ(host(plan.offsets), host(want.offsets));
+        EXPECT_EQ(host(plan.slot_of_row), host(want.slot_of_row));
+        EXPECT_EQ(host(plan.row_of_slot), host(want.row_of_slot));
+      }
+    }
+  }
+}
+
+// The rows of the last expert are left out: nothing is written for them, and they count as zeros.
+TEST_P(PermuteOp, RowsOfOtherRanksAreLeftOut) {
+  for (const int64_t width : {1, 63, 64}) {
+    for (const bool any_rows : {true, false}) {
+      SCOPED_TRACE(concat(width, any_rows ? "" : ", no rows"));
+      const Tensor chosen = random_choice(9, 2, 4, 5, false);
+      if (!any_rows) localise_experts(stream(), chosen, chosen, 4, 3);  // all to expert 3
+      const RoutingPlan plan = plan_of(chosen, 4);
+      const int64_t num_rows = host(plan.offsets)[3];
+      EXPECT_EQ(num_rows > 0, any_rows);
+      const Tensor x = random({9, width}, 1), all = output({18, width});
+      permute_rows(stream(), all, x, plan);
+      const Tensor guarded = output({18, width});
+      const Tensor rows = guarded.rows(0, num_rows);
+      permute_rows(stream(), rows, x, plan);
+      expect_same_bits(stream(), rows, all.rows(0, num_rows));
+      const Tensor rest = guarded.rows(num_rows, 18);
+      expect_same_bits(stream(), rest, output(rest.shape()));
+
+      const Tensor y = output({9, width}), want = output({9, width}),
+                   residual = random(y.shape(), 2);
+      combine_rows(stream(), y, rows, residual, plan);
+      stream().zero(all.rows(num_rows, 18));
+      combine_rows(stream(), want, all, residual, plan);
+      expect_same_bits(stream(), y, want);
+    }
+  }
+}
+
 TEST_P(PermuteOp, RefusesWrongArguments) {
   const RoutingPlan plan = empty_plan(stream(), 4, 6);
   EXPECT_THAT(
@@ -171,7 +280,12 @@ TEST_P(PermuteOp, RefusesWrongArguments) {
       [&] {
         permute_rows(stream(), output({6, 8}), output({4, 8}), plan);
       },
-      ThrowsMessage<Error>(HasSubstr("6 rows of 4 tokens")));
+      ThrowsMessage<Error>(HasSubstr("6 slots of 4 tokens")));
+  EXPECT_THAT(
+      [&] {
+        permute_rows(stream(), output({7, 8}), output({3, 8}), plan);
+      },
+      ThrowsMessage<Error>(HasSubstr("7 rows of a plan of 6")));
   EXPECT_THAT(
       [&] {
         permute_rows(stream(), output({6, 7}), output({3, 8}), plan);
@@ -185,6 +299,34 @@ TEST_P(PermuteOp, RefusesWrongArguments) {
   const Tensor numbers = output({6}, accumulate());
   EXPECT_THAT([&] { gather_scalars(stream(), numbers, numbers, plan.row_of_slot); },
               ThrowsMessage<Error>(HasSubstr("out is the memory of in")));
+  EXPECT_THAT(
+      [&] { gather_scalars(stream(), output({7}, accumulate()), numbers, plan.row_of_slot); },
+      ThrowsMessage<Error>(HasSubstr("7 outputs for 6 indices")));
+  EXPECT_THAT(
+      [&] { gather_scalars(stream(), output({6}, accumulate()), numbers, plan.row_of_slot, 0); },
+      ThrowsMessage<Error>(HasSubstr("divisor is 0")));
+  EXPECT_THAT([&] { sum_copies(stream(), output({4}, accumulate()), numbers, 2); },
+              ThrowsMessage<Error>(HasSubstr("2 copies of 4 sums in 6 numbers")));
+  EXPECT_THAT(
+      [&] {
+        make_regroup_plan(stream(), plan, output({2, 3}, DType::I32));
+      },
+      ThrowsMessage<Error>(HasSubstr("plan.counts has shape [4], not [3]")));
+  EXPECT_THAT(
+      [&] {
+        make_regroup_plan(stream(), plan, output({2, 4}, DType::F32));
+      },
+      ThrowsMessage<Error>(HasSubstr("counts are f32")));
+  const Tensor choices = output({3, 2}, DType::I32);
+  EXPECT_THAT([&] { expand_choices(stream(), choices, choices, 4, 2); },
+              ThrowsMessage<Error>(HasSubstr("virtual_experts has shape [3, 2], not [3, 4]")));
+  EXPECT_THAT([&] { expand_choices(stream(), choices, choices, 0, 1); },
+              ThrowsMessage<Error>(HasSubstr("0 experts per rank, 1 copies")));
+  EXPECT_THAT(
+      [&] {
+        localise_experts(stream(), output({2, 2}, DType::I32), choices, 0, 2);
+      },
+      ThrowsMessage<Error>(HasSubstr("local_experts has shape [2, 2], not [3, 2]")));
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, PermuteOp, device_cases(), case_name);
@@ -197,6 +339,14 @@ TEST_F(PermuteOnCpu, NamesAnExpertOutOfRange) {
                     from_host(stream(), "experts", std::vector<int32_t>{1, 4}, {2, 1}));
   EXPECT_THAT([&] { stream().synchronize(); },
               ThrowsMessage<Error>(HasSubstr("slot 1 chose expert 4 of 4")));
+}
+
+TEST_F(PermuteOnCpu, NamesMoreReceivedRowsThanThePlanHas) {
+  const RoutingPlan plan = empty_plan(stream(), 2, 4);
+  make_regroup_plan(stream(), plan,
+                    from_host(stream(), "counts", std::vector<int32_t>{2, 3}, {1, 2}));
+  EXPECT_THAT([&] { stream().synchronize(); },
+              ThrowsMessage<Error>(HasSubstr("5 rows for a plan of 4")));
 }
 
 }  // namespace

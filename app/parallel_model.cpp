@@ -1,0 +1,55 @@
+#include "app/parallel_model.h"
+
+namespace ferry {
+
+ParallelModel::ParallelModel(const RunConfig& config, Stream& stream, const MeshGroups& groups)
+    : config_(config),
+      stream_(stream),
+      groups_(groups),
+      axes_(model_axes(config.parallel, groups)),
+      links_(groups.along("pp"), stream.device(), static_cast<int>(config.virtual_stages())),
+      executor_(links_, stream) {
+  const auto seed = static_cast<uint64_t>(config.run.seed);
+  int num_blocks = 0;
+  for (const ModelPart& part : model_parts(config, groups.coordinates().pp)) {
+    auto chunk =
+        std::make_unique<Gpt>(config.gpt(), config.debug.force_routing, seed, axes_, part);
+    chunk->number_blocks_from(num_blocks);
+    num_blocks += chunk->num_blocks();
+    chunk->initialise(stream, seed);
+    chunk->visit([&](Parameter& parameter) { parameters_.push_back(&parameter); });
+    chunks_.push_back(std::move(chunk));
+  }
+}
+
+ParallelModel::Input ParallelModel::run(int64_t num_micro, BatchFeed& feed, BlockHooks& hooks,
+                                        const StepContext& context,
+                                        std::function<void(int, int)> before_backward) {
+  const ScheduleKind kind = context.training ? usual_schedule(static_cast<int>(chunks_.size()))
+                                             : ScheduleKind::ForwardOnly;
+  const std::vector<Action> actions =
+      make_schedule(schedule_shape(config_, kind, num_micro), groups_.coordinates().pp);
+  const int64_t num_tokens = config_.batch.micro * config_.model.seq;
+  const MessageType message{{axes_.tensor.num_rows(num_tokens), config_.model.hidden},
+                            dtype_of(config_.model.precision)};
+  MicroBatchWork work(chunks_, stream_, feed, hooks, context, std::move(before_backward));
+  executor_.run(actions, message, work);
+  work.check_done();
+  return {work.num_loss_tokens(), work.data_seconds()};
+}
+
+std::vector<std::vector<Parameter*>> ParallelModel::parameters_by_block() const {
+  std::vector<std::vector<Parameter*>> blocks;
+  for (const auto& chunk : chunks_)
+    for (auto& block : chunk->parameters_by_block()) blocks.push_back(std::move(block));
+  return blocks;
+}
+
+std::vector<Gpt::ExpertCounts> ParallelModel::expert_counts() const {
+  std::vector<Gpt::ExpertCounts> counts;
+  for (const auto& chunk : chunks_)
+    counts.insert(counts.end(), chunk->expert_counts().begin(), chunk->expert_counts().end());
+  return counts;
+}
+
+}  // namespace ferry

@@ -1,0 +1,52 @@
+#pragma once
+
+// The part of the model that a rank holds, initialised, and what it takes to run it together with
+// the other ranks.
+
+#include <memory>
+#include <vector>
+
+#include "app/micro_batch_work.h"
+#include "app/model_layout.h"
+#include "pipeline/executor.h"
+
+namespace ferry {
+
+class ParallelModel {
+ public:
+  /// Allocates on the stream's device. All must outlive this. Collective.
+  ParallelModel(const RunConfig& config, Stream& stream, const MeshGroups& groups);
+
+  /// What one run consumed.
+  struct Input {
+    double num_loss_tokens = 0;  // labels that counted in this rank's micro-batches
+    double data_seconds = 0;     // that the host waited for data
+  };
+  /// Enqueues forward and backward of `num_micro` micro-batches as the configuration's schedule has
+  /// them, or, in evaluation (context.training false), forward alone. `before_backward(chunk,
+  /// micro)` is told of each backward pass that is about to be enqueued.
+  Input run(int64_t num_micro, BatchFeed& feed, BlockHooks& hooks, const StepContext& context,
+            std::function<void(int, int)> before_backward = {});
+
+  /// All parameters of this rank; by block, as hooks number them.
+  const std::vector<Parameter*>& parameters() const { return parameters_; }
+  std::vector<std::vector<Parameter*>> parameters_by_block() const;
+  /// The step totals with the tokens of experts, of all chunks.
+  std::vector<Gpt::ExpertCounts> expert_counts() const;
+
+  const RunConfig& config() const { return config_; }
+  Stream& stream() const { return stream_; }
+  const MeshGroups& groups() const { return groups_; }
+
+ private:
+  const RunConfig& config_;
+  Stream& stream_;
+  const MeshGroups& groups_;
+  ModelAxes axes_;
+  std::vector<std::unique_ptr<Gpt>> chunks_;
+  std::vector<Parameter*> parameters_;
+  PipelineLinks links_;
+  Executor executor_;
+};
+
+}  // namespace ferry

@@ -1,0 +1,18 @@
+#pragma once
+
+// The memory that a rank of each pipeline stage needs, estimated from the configuration alone.
+
+#include <vector>
+
+#include "app/model/cost_model.h"
+#include "app/run_config.h"
+
+namespace ferry {
+
+/// Of the first rank of stage `pp`, with `ranks` ranks in all. Activations are those of as many
+/// micro-batches as its schedule has under way at once.
+MemoryEstimate stage_memory(const RunConfig& config, int64_t ranks, int pp);
+/// Of all stages.
+std::vector<MemoryEstimate> stage_memories(const RunConfig& config, int64_t ranks);
+
+}  // namespace ferry

@@ -1,0 +1,111 @@
+#include "moe/all_gather_dispatcher.h"
+
+#include "core/ops/elementwise.h"
+
+namespace ferry {
+
+struct AllGatherDispatcher::Plan {
+  int64_t num_tokens = 0;  // of this rank
+  int64_t top_k = 0;
+  RoutingPlan rows;  // [local experts + 1]: the last one stands for all others; ranks * T * k slots
+
+  Tensor host_offset;  // [1]: where the rows of local experts end
+  Event offset_known;
+  int64_t num_rows = -1;  // of local experts; -1 until the host knows
+
+  int64_t wait_for_num_rows() {
+    if (num_rows >= 0) return num_rows;
+    offset_known.wait_host();
+    num_rows = *host_offset.data<int32_t>();
+    host_offset = Tensor();
+    return num_rows;
+  }
+};
+
+void AllGatherDispatcher::prepare(Pass& pass, const Routing& routing) {
+  keep_plan(pass, [&] { return start_plan(pass.stream, routing); });
+}
+
+std::shared_ptr<AllGatherDispatcher::Plan> AllGatherDispatcher::start_plan(
+    Stream& stream, const Routing& routing) const {
+  const int64_t num_local = experts_.num_local(num_experts_);
+  auto plan = std::make_shared<Plan>();
+  plan->num_tokens = routing.experts.dim(0);
+  plan->top_k = routing.experts.dim(1);
+  const Tensor experts = gather(stream, routing.experts);
+  localise_experts(stream, experts, experts, experts_.first_local(num_experts_), num_local);
+  plan->rows = RoutingPlan::empty(stream, num_local + 1, experts.numel());
+  make_routing_plan(stream, plan->rows, experts);
+  plan->host_offset = Tensor::host(stream.device(), "routing plan", {1}, DType::I32);
+  stream.copy(plan->host_offset, plan->rows.offsets.rows(num_local, num_local + 1));
+  plan->offset_known = stream.record();
+  return plan;
+}
+
+Tensor AllGatherDispatcher::gather(Stream& stream, const Tensor& own) const {
+  const Tensor all = Tensor::empty(stream, "expert exchange",
+                                   {experts_.size() * own.dim(0), own.dim(1)}, own.dtype());
+  experts_.exchange->all_gather(stream, all, own);
+  return all;
+}
+
+Tensor AllGatherDispatcher::sum_scatter(Stream& stream, const Tensor& all) const {
+  const Tensor own =
+      Tensor::empty(stream, "moe output", {all.dim(0) / experts_.size(), all.dim(1)}, all.dtype());
+  experts_.exchange->reduce_scatter(stream, own, all);
+  return own;
+}
+
+Tensor AllGatherDispatcher::rows_of(Stream& stream, Plan& plan, const Tensor& x,
+                                    std::string_view name) const {
+  const Tensor all = gather(stream, x);
+  const Tensor rows = Tensor::empty(stream, name, {plan.wait_for_num_rows(), x.dim(1)}, x.dtype());
+  permute_rows(stream, rows, all, plan.rows);
+  return rows;
+}
+
+Tensor AllGatherDispatcher::tokens_of(Stream& stream, const Plan& plan, const Tensor& rows,
+                                      const Tensor& residual) const {
+  const Tensor partial = Tensor::empty(
+      stream, "expert exchange", {experts_.size() * plan.num_tokens, rows.dim(1)}, rows.dtype());
+  combine_rows(stream, partial, rows, {}, plan.rows);
+  const Tensor y = sum_scatter(stream, partial);
+  if (residual.defined()) add(stream, y, y, residual);
+  return y;
+}
+
+Dispatched AllGatherDispatcher::dispatch(Pass& pass, const Tensor& x, const Tensor& probs) {
+  Stream& stream = pass.stream;
+  const auto plan = plan_of<std::shared_ptr<Plan>>(pass);
+  Dispatched result;
+  result.rows = rows_of(stream, *plan, x, name_of(Label::ExpertFc1));
+  const Tensor all = gather(stream, probs);
+  result.probs = Tensor::empty(stream, "router", {plan->num_rows}, probs.dtype());
+  gather_scalars(stream, result.probs, all.reshape({all.numel()}), plan->rows.slot_of_row);
+  result.offsets = plan->rows.offsets.rows(0, plan->rows.offsets.dim(0) - 1);
+  return result;
+}
+
+Tensor AllGatherDispatcher::combine(Pass& pass, const Tensor& rows, const Tensor& residual) {
+  return tokens_of(pass.stream, *plan_of<std::shared_ptr<Plan>>(pass), rows, residual);
+}
+
+Tensor AllGatherDispatcher::combine_backward(Pass& pass, const Tensor& dy) {
+  return rows_of(pass.stream, *plan_of<std::shared_ptr<Plan>>(pass), dy, "gradients");
+}
+
+Dispatcher::Gradients AllGatherDispatcher::dispatch_backward(Pass& pass, const Tensor& drows,
+                                                             const Tensor& dprobs,
+                                                             const Tensor& dresidual) {
+  Stream& stream = pass.stream;
+  const auto plan = plan_of<std::shared_ptr<Plan>>(pass);
+  Gradients result;
+  result.x = tokens_of(stream, *plan, drows, dresidual);
+  const Tensor by_slot = Tensor::empty(
+      stream, "gradients", {experts_.size() * plan->num_tokens, plan->top_k}, dprobs.dtype());
+  gather_scalars(stream, by_slot.reshape({by_slot.numel()}), dprobs, plan->rows.row_of_slot);
+  result.probs = sum_scatter(stream, by_slot);
+  return result;
+}
+
+}  // namespace ferry

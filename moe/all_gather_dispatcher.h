@@ -1,0 +1,39 @@
+#pragma once
+
+// Every rank gets the tokens of all ranks (all-gather), takes the rows of its own experts, and sums
+// its results with the others' (reduce-scatter). Few large messages instead of many small ones;
+// more memory and traffic than all-to-all, unless top_k is near the number of ranks.
+
+#include "moe/dispatcher.h"
+
+namespace ferry {
+
+class AllGatherDispatcher final : public Dispatcher {
+ public:
+  AllGatherDispatcher(int64_t num_experts, const ExpertParallel& experts)
+      : num_experts_(num_experts), experts_(experts) {}
+
+  void prepare(Pass& pass, const Routing& routing) override;
+  Dispatched dispatch(Pass& pass, const Tensor& x, const Tensor& probs) override;
+  Tensor combine(Pass& pass, const Tensor& rows, const Tensor& residual) override;
+  Tensor combine_backward(Pass& pass, const Tensor& dy) override;
+  Gradients dispatch_backward(Pass& pass, const Tensor& drows, const Tensor& dprobs,
+                              const Tensor& dresidual) override;
+
+ private:
+  struct Plan;
+  std::shared_ptr<Plan> start_plan(Stream& stream, const Routing& routing) const;
+  /// All ranks' tokens [ranks * T, ...], and this rank's share of the sum of such tensors.
+  Tensor gather(Stream& stream, const Tensor& own) const;
+  Tensor sum_scatter(Stream& stream, const Tensor& all) const;
+  /// rows [R, hidden] of the tokens x [T, hidden].
+  Tensor rows_of(Stream& stream, Plan& plan, const Tensor& x, std::string_view name) const;
+  /// y [T, hidden] from rows [R, hidden].
+  Tensor tokens_of(Stream& stream, const Plan& plan, const Tensor& rows,
+                   const Tensor& residual) const;
+
+  int64_t num_experts_;
+  ExpertParallel experts_;
+};
+
+}  // namespace ferry

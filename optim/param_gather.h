@@ -1,0 +1,46 @@
+#pragma once
+
+// After a distributed update each rank has new values for the rows that it owns: this brings
+// everybody's rows to all ranks of each parameter's group, on a stream of its own. With overlap the
+// next forward begins at once, and waits before each block for the block's values.
+
+#include <memory>
+#include <vector>
+
+#include "core/module.h"
+#include "optim/reduce_groups.h"
+
+namespace ferry {
+
+class ParamGather final : public BlockHooks {
+ public:
+  /// `blocks` (of all chunks of this rank, in the order of forward; parameters have memory) and the
+  /// groups outlive this.
+  ParamGather(const std::vector<std::vector<Parameter*>>& blocks, const ReduceGroups& groups,
+              Device& device, bool overlap);
+
+  /// After the update, on its stream. Without overlap, `compute` waits for all values at once.
+  void start(Stream& compute);
+  /// Makes pass.stream, which is always the same one, wait for the block's values.
+  void before_forward(Pass& pass, int block_idx) override;
+  /// Makes any stream wait for all values: for readers that do not call before_forward.
+  void wait_all(Stream& stream) { stream.wait(all_ready_); }
+
+ private:
+  struct Gather {
+    Parameter* parameter;
+    Group* group;
+  };
+  void gather(const Gather& gather);
+
+  std::unique_ptr<Stream> stream_;
+  // Where the group has more than one rank. Tied parameters first of all: the first stage needs
+  // them at its beginning, and the last stage takes part.
+  std::vector<Gather> tied_;
+  std::vector<std::vector<Gather>> blocks_;
+  std::vector<Event> ready_;  // of each block; reset once it was waited for
+  Event all_ready_;
+  bool overlap_;
+};
+
+}  // namespace ferry

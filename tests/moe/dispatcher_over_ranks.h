@@ -1,0 +1,100 @@
+#pragma once
+
+// What a dispatcher of several ranks does with rows that say where they come from.
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moe/dispatcher.h"
+#include "tests/moe/layer_over_ranks.h"
+
+namespace ferry::testing {
+
+/// The k experts of each token of a rank; different on every rank, and some ranks have more of
+/// some.
+inline std::vector<int32_t> choices_of(int rank, int64_t num_tokens, int64_t top_k) {
+  std::mt19937_64 generator(static_cast<uint64_t>(rank) + 1);
+  std::vector<int32_t> chosen;
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    std::vector<int32_t> order;
+    for (int32_t e = 0; e < kExperts; ++e) order.push_back(e);
+    if (t % 3 != 0) std::shuffle(order.begin(), order.end(), generator);
+    chosen.insert(chosen.end(), order.begin(), order.begin() + top_k);
+  }
+  return chosen;
+}
+
+/// Rows of an expert come from rank 0, then rank 1, ..., and from a rank in the order of tokens;
+/// all ranks that share an expert's matrices get them. Probabilities go with their rows. What comes
+/// back is summed for each token, its gradients of probabilities go to their choices.
+inline void expect_documented_order(const std::string& kind, const MoeLayout& layout) {
+  SCOPED_TRACE(concat(kind, ", ", layout));
+  constexpr int64_t kNumTokens = 7, kTopK = 3;
+  const auto token_value = [](int rank, int64_t token) {
+    return static_cast<double>(100 * rank + token);
+  };
+  const auto prob_value = [](int rank, int64_t slot) {
+    return static_cast<double>(1000 * rank + slot);
+  };
+  run_ranks(layout.world(), [&](Group& world, Control&) {
+    const MoeRank rank(world, layout);
+    const auto device = make_cpu_device();
+    device->set_poison_memory(true);
+    const auto stream = device->make_stream("rank");
+    std::vector<double> tokens, probs;
+    for (int64_t t = 0; t < kNumTokens; ++t) tokens.push_back(token_value(rank.index, t));
+    for (int64_t s = 0; s < kNumTokens * kTopK; ++s) probs.push_back(prob_value(rank.index, s));
+    Routing routing;
+    routing.experts = from_host(*stream, "experts", choices_of(rank.index, kNumTokens, kTopK),
+                                {kNumTokens, kTopK});
+    routing.probs = from_host(*stream, "probs", probs, {kNumTokens, kTopK});
+    routing.plan = RoutingPlan::empty(*stream, kExperts, kNumTokens * kTopK);
+    make_routing_plan(*stream, routing.plan, routing.experts);
+    const Tensor x = from_host(*stream, "x", tokens, {kNumTokens, 1});
+
+    Batch batch;
+    Tape tape;
+    StepTotals totals;
+    Pass pass(*stream, tape, batch, totals, {}, true);
+    const auto dispatcher = make_dispatcher(kind, kExperts, rank.experts);
+    dispatcher->prepare(pass, routing);
+    const Dispatched sent = dispatcher->dispatch(pass, x, routing.probs);
+
+    std::vector<double> want_rows, want_probs, want_offsets = {0};
+    const int64_t first = rank.experts.first_local(kExperts);
+    for (int64_t e = first; e < first + rank.experts.num_local(kExperts); ++e) {
+      for (int from = 0; from < layout.world(); ++from) {
+        const std::vector<int32_t> chosen = choices_of(from, kNumTokens, kTopK);
+        for (int64_t s = 0; s < kNumTokens * kTopK; ++s) {
+          if (chosen[static_cast<size_t>(s)] != e) continue;
+          want_rows.push_back(token_value(from, s / kTopK));
+          want_probs.push_back(prob_value(from, s));
+        }
+      }
+      want_offsets.push_back(static_cast<double>(want_rows.size()));
+    }
+    EXPECT_EQ(read_back_as_double(*stream, sent.rows), want_rows);
+    EXPECT_EQ(read_back_as_double(*stream, sent.probs), want_probs);
+    EXPECT_EQ(read_back_as_double(*stream, sent.offsets), want_offsets);
+
+    // Every row that returns is the token itself, k * etp times.
+    const double copies = kTopK * layout.etp;
+    std::vector<double> want_y, want_dprobs;
+    for (const double token : tokens) want_y.push_back(copies * token + 0.5);
+    for (const double prob : probs) want_dprobs.push_back(layout.etp * prob);
+    const Tensor half =
+        from_host(*stream, "half", std::vector<double>(kNumTokens, 0.5), {kNumTokens, 1});
+    EXPECT_EQ(read_back_as_double(*stream, dispatcher->combine(pass, sent.rows, half)), want_y);
+    EXPECT_EQ(read_back_as_double(*stream, dispatcher->combine_backward(pass, x)), want_rows);
+    const auto gradients = dispatcher->dispatch_backward(pass, sent.rows, sent.probs, half);
+    EXPECT_EQ(read_back_as_double(*stream, gradients.x), want_y);
+    EXPECT_EQ(gradients.probs.shape(), (Shape{kNumTokens, kTopK}));
+    EXPECT_EQ(read_back_as_double(*stream, gradients.probs), want_dprobs);
+  });
+}
+
+}  // namespace ferry::testing
