@@ -49,6 +49,12 @@ std::string bench_table(const std::vector<BenchRow>& rows);
 std::string bench_json(const std::vector<BenchRow>& rows, const std::string& config,
                        const std::string& machine, const std::string& command);
 
+/// The executor on all ranks as one pipeline on their CPUs, with a busy loop for each pass: time of
+/// the passes alone, of a step, and the bubble beside (p - 1) / (m * v). Prints a row for each of
+/// several numbers of micro-batches and chunks.
+ExitCode bench_pipeline(Runtime& runtime, int64_t forward_us, int64_t steps, bool json,
+                        const std::string& command);
+
 /// Trains `steps` steps after `warmup` on the configuration's data and prints tokens/s, TFLOP/s,
 /// MFU and peak memory; no checkpoint, no run directory.
 ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, int64_t steps,

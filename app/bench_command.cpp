@@ -44,7 +44,8 @@ void add_table(CLI::App& bench, const char* name, const char* text, int& exit_co
     exit_code = run_job([&](Runtime& runtime) {
       const RunConfig config =
           load_valid_config(options->config, options->overrides, runtime.size());
-      const Backend backend = choose_backend(config.run.backend, config.model.precision, runtime);
+      const Backend backend = choose_backend(config.run.backend, config.model.precision, runtime,
+                                             config.parallel.share_gpu);
       const auto stream = backend.device().make_stream("bench");
       const std::vector<BenchRow> rows = measure(*stream, config);
       if (runtime.rank() == 0)
@@ -80,6 +81,31 @@ void add_bench_command(CLI::App& root, int& exit_code) {
           load_valid_config(options->config, options->overrides, runtime.size());
       return bench_step(config, runtime, options->warmup, options->steps, options->json,
                         options->command("step"));
+    });
+  });
+
+  struct PipelineOptions {
+    int64_t forward_us = 4000;
+    int64_t steps = 5;
+    bool json = false;
+  };
+  const auto pipeline_options = std::make_shared<PipelineOptions>();
+  CLI::App* pipeline = bench->add_subcommand(
+      "pipeline", "The bubble of pipeline schedules, with busy loops on the ranks' CPUs as passes");
+  pipeline
+      ->add_option("--forward-us", pipeline_options->forward_us,
+                   "Time of a forward pass through all chunks of a rank; backward takes twice it")
+      ->check(CLI::PositiveNumber);
+  pipeline->add_option("--steps", pipeline_options->steps, "Steps; the median is reported")
+      ->check(CLI::PositiveNumber);
+  pipeline->add_flag("--json", pipeline_options->json, "One JSON object a row");
+  pipeline->footer(
+      "Example: mpirun -n 4 ferry bench pipeline\nEvery rank needs a core of its own.");
+  pipeline->callback([options = pipeline_options, &exit_code] {
+    exit_code = run_job([&](Runtime& runtime) {
+      return bench_pipeline(runtime, options->forward_us, options->steps, options->json,
+                            concat("ferry bench pipeline --forward-us ", options->forward_us,
+                                   " --steps ", options->steps));
     });
   });
 }

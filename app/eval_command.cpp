@@ -76,7 +76,8 @@ ExitCode run(const Options& options, Runtime& runtime) {
     fail(ExitCode::Usage, "error: the run of this checkpoint had no validation data\n",
          "  try : --data PREFIX");
 
-  const Backend backend = choose_backend(config.run.backend, config.model.precision, runtime);
+  const Backend backend = choose_backend(config.run.backend, config.model.precision, runtime,
+                                         config.parallel.share_gpu);
   const auto stream = backend.device().make_stream("compute");
   const MeshGroups groups(Mesh(runtime.size(), mesh_sizes(config.parallel)), *backend.world);
   ParallelModel model(config, *stream, groups);

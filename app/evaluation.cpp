@@ -40,7 +40,8 @@ EvaluationResult evaluate(ParallelModel& model, std::shared_ptr<const TokenDatas
   BlockHooks no_hooks;
   const ParallelModel::Input input =
       model.run(num_micro, feed, no_hooks, {totals, {}, 0, /*training=*/false});
-  // The ranks of a pipeline and of a tensor-parallel group read the same tokens: one of them counts.
+  // The ranks of a pipeline and of a tensor-parallel group read the same tokens: one of them
+  // counts.
   const MeshCoordinates at = groups.coordinates();
   const bool counts = at.tp == 0 && at.pp == 0;
   const auto loss = totals.all().find("loss");

@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "core/mark.h"
+
 namespace ferry {
 
 MicroBatchWork::UnderWay::UnderWay(std::shared_ptr<const Batch> batch_in, Stream& stream,
@@ -34,8 +36,10 @@ std::shared_ptr<const Batch> MicroBatchWork::batch(int micro) {
 }
 
 Tensor MicroBatchWork::forward(int chunk, int micro, const Tensor& x) {
+  if (context_.training) mark(context_.key.step, "forward");
   Gpt& model = *chunks_.at(static_cast<size_t>(chunk));
-  const auto [entry, is_new] = under_way_.try_emplace({chunk, micro}, batch(micro), stream_, context_);
+  const auto [entry, is_new] =
+      under_way_.try_emplace({chunk, micro}, batch(micro), stream_, context_);
   CHECK(is_new, "micro-batch ", micro, " goes through chunk ", chunk, " twice");
   const Tensor y = model.forward(entry->second.pass, x, hooks_);
   if (!context_.training) under_way_.erase(entry);
@@ -44,6 +48,7 @@ Tensor MicroBatchWork::forward(int chunk, int micro, const Tensor& x) {
 }
 
 Tensor MicroBatchWork::backward(int chunk, int micro, const Tensor& dy) {
+  mark(context_.key.step, "backward");
   if (before_backward_) before_backward_(chunk, micro);
   const auto entry = under_way_.find({chunk, micro});
   CHECK(entry != under_way_.end(), "micro-batch ", micro, " was not in chunk ", chunk);

@@ -18,15 +18,15 @@ namespace ferry {
 /// What all micro-batches of a step share.
 struct StepContext {
   StepTotals& totals;
-  RandomKey key;               // of the step
-  int64_t first_sample = 0;    // position in the run of the first sample of the step
-  bool training = true;        // false in evaluation: nothing is saved
+  RandomKey key;             // of the step
+  int64_t first_sample = 0;  // position in the run of the first sample of the step
+  bool training = true;      // false in evaluation: nothing is saved
 };
 
 class MicroBatchWork final : public StageWork {
  public:
-  /// `before_backward(chunk, micro)` is told of each backward pass that is about to begin; it may be
-  /// empty. All must outlive this object.
+  /// `before_backward(chunk, micro)` is told of each backward pass that is about to begin; it may
+  /// be empty. All must outlive this object.
   MicroBatchWork(const std::vector<std::unique_ptr<Gpt>>& chunks, Stream& stream, BatchFeed& feed,
                  BlockHooks& hooks, const StepContext& context,
                  std::function<void(int, int)> before_backward = {});
@@ -56,7 +56,7 @@ class MicroBatchWork final : public StageWork {
   BlockHooks& hooks_;
   StepContext context_;
   std::function<void(int, int)> before_backward_;
-  std::map<std::pair<int, int>, UnderWay> under_way_;  // by chunk and micro-batch
+  std::map<std::pair<int, int>, UnderWay> under_way_;    // by chunk and micro-batch
   std::map<int, std::shared_ptr<const Batch>> batches_;  // that have not been in every chunk
   int num_read_ = 0;
   double num_loss_tokens_ = 0;

@@ -1,19 +1,25 @@
 #include "app/parallel_model.h"
 
+#include "pipeline/simulate.h"
+
 namespace ferry {
 
 ParallelModel::ParallelModel(const RunConfig& config, Stream& stream, const MeshGroups& groups)
     : config_(config),
       stream_(stream),
       groups_(groups),
+      exchange_stream_(stream.device().make_stream("expert exchange")),
       axes_(model_axes(config.parallel, groups)),
       links_(groups.along("pp"), stream.device(), static_cast<int>(config.virtual_stages())),
       executor_(links_, stream) {
+  axes_.expert.side = exchange_stream_.get();
+  // The executor's messages carry no names: it relies on schedules that are proved.
+  const ScheduleShape shape = training_schedule(config, groups.mesh().world());
+  simulate(shape, make_schedules(shape));
   const auto seed = static_cast<uint64_t>(config.run.seed);
   int num_blocks = 0;
   for (const ModelPart& part : model_parts(config, groups.coordinates().pp)) {
-    auto chunk =
-        std::make_unique<Gpt>(config.gpt(), config.debug.force_routing, seed, axes_, part);
+    auto chunk = std::make_unique<Gpt>(config.gpt(), config.debug.force_routing, seed, axes_, part);
     chunk->number_blocks_from(num_blocks);
     num_blocks += chunk->num_blocks();
     chunk->initialise(stream, seed);

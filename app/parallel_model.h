@@ -42,6 +42,7 @@ class ParallelModel {
   const RunConfig& config_;
   Stream& stream_;
   const MeshGroups& groups_;
+  std::unique_ptr<Stream> exchange_stream_;  // what the host must know of expert exchanges
   ModelAxes axes_;
   std::vector<std::unique_ptr<Gpt>> chunks_;
   std::vector<Parameter*> parameters_;

@@ -4,9 +4,10 @@
 
 #include <CLI/CLI.hpp>
 #include <iostream>
+#include <map>
 #include <memory>
-#include <numeric>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -107,6 +108,23 @@ std::vector<size_t> shown_stages(const Plan& plan) {
   })};
 }
 
+// The two grids over all ranks, each axis with its neighbours in it nearest first.
+std::string grid_lines(const Plan& plan, const RunConfig& config, int64_t ranks) {
+  const std::map<std::string, int64_t> sizes(plan.grid.begin(), plan.grid.end());
+  const auto line = [&](const char* title, const std::vector<std::string>& axes) {
+    std::string text = fmt::format("{:<12}{} rank{} =", title, ranks, ranks == 1 ? "" : "s");
+    for (const std::string& axis : axes) {
+      text += fmt::format(" {} {}", axis, sizes.at(axis));
+      if (axis == "tensor" && config.parallel.sequence) text += " (sequence)";
+    }
+    return text + "\n";
+  };
+  std::string text = line("grid", {"tensor", "context", "data", "pipeline"});
+  if (config.moe.experts > 0)
+    text += line("  experts", {"expert_tensor", "expert", "expert_data", "pipeline"});
+  return text;
+}
+
 std::string memory_table(const Plan& plan) {
   const std::vector<size_t> stages = shown_stages(plan);
   std::string text = "\nmemory of a rank, GiB\n";
@@ -174,10 +192,9 @@ std::string plan_text(const RunConfig& config, int64_t ranks) {
   const double step_flops = plan.flops.total() * static_cast<double>(plan.tokens_per_step);
 
   std::string text = fmt::format("run         {}\n", config.run.name);
-  text += fmt::format("grid        {} rank{} =", ranks, ranks == 1 ? "" : "s");
-  for (const auto& [axis, size] : plan.grid) text += fmt::format(" {} {}", axis, size);
+  text += grid_lines(plan, config, ranks);
   text += fmt::format(
-      "\nmodel       {} layers ({} MoE), hidden {}, heads {}/{} of {}, vocabulary {}, sequence {}, "
+      "model       {} layers ({} MoE), hidden {}, heads {}/{} of {}, vocabulary {}, sequence {}, "
       "{}\n",
       model.layers, plan.moe_layers, model.hidden, model.heads, model.kv_heads, model.head_dim,
       model.vocab, model.seq, model.precision);
@@ -199,9 +216,8 @@ std::string plan_text(const RunConfig& config, int64_t ranks) {
       "per step\n",
       plan.flops.total() / 1e9, plan.flops.matmul / 1e9, plan.flops.attention / 1e9,
       step_flops / 1e12);
-  text += fmt::format("schedule    {} micro-batch{} of {} | bubble {:.1f} %\n",
-                      plan.num_microbatches, plan.num_microbatches == 1 ? "" : "es",
-                      config.batch.micro, 100 * plan.simulation.bubble);
+  text += fmt::format("schedule    {} micro-batch{} of {}\n", plan.num_microbatches,
+                      plan.num_microbatches == 1 ? "" : "es", config.batch.micro);
   text += "offload     nothing\n\nparameters\n";
   for (const auto& [name, count] : rows(plan.parameters)) {
     if (count > 0) text += fmt::format("  {:<16}{:>18}\n", name, with_commas(count));
@@ -210,6 +226,7 @@ std::string plan_text(const RunConfig& config, int64_t ranks) {
   text += activation_table("saved by a MoE layer (balanced routing)", plan.moe_layer);
   text += memory_table(plan);
   text += "\nschedule\n" + schedule_text(plan.shape, plan.schedules, kShownActions);
+  text += simulation_text(plan.simulation);
   return text;
 }
 

@@ -55,14 +55,12 @@ MemoryEstimate stage_memory(const RunConfig& config, int64_t ranks, int pp) {
       const int64_t numel = parameter.shape.numel();
       memory.weights += e * numel;
       memory.gradients += f * numel;
-      const int64_t copies =
-          config.optimizer.distributed ? num_copies(mesh, parameter.axis) : 1;
+      const int64_t copies = config.optimizer.distributed ? num_copies(mesh, parameter.axis) : 1;
       const int64_t rows = matrix_rows(parameter.shape);
       const int64_t updated = (rows + copies - 1) / copies * matrix_columns(parameter.shape);
       memory.optimizer += (e == f ? 2 : 3) * f * updated;
     });
-    saved.push_back(
-        saved_bytes(gpt, part.first_layer, part.num_layers, part.head, tokens, shares));
+    saved.push_back(saved_bytes(gpt, part.first_layer, part.num_layers, part.head, tokens, shares));
     if (part.head) memory.logits = logit_bytes(gpt, tokens, shares);
   }
   memory.activations = peak_bytes(make_schedule(training_schedule(config, ranks), pp), saved);

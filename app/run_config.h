@@ -59,7 +59,8 @@ struct RunConfig {
   /// Parts of the model that each pipeline rank holds: parallel.virtual_stages, or what
   /// parallel.layout says. 1 for a layout that cannot be read.
   int64_t virtual_stages() const;
-  /// Micro-batches that a virtual stage runs in a row: parallel.microbatch_group, or parallel.pipeline.
+  /// Micro-batches that a virtual stage runs in a row: parallel.microbatch_group, or
+  /// parallel.pipeline.
   int64_t microbatch_group() const;
 
   template <class Visitor>

@@ -89,11 +89,14 @@ void log_error(const fs::path& dir, int rank, const std::string& text) {
       << fmt::format("{:%Y-%m-%dT%H:%M:%SZ} ", fmt::gmtime(std::time(nullptr))) << text << '\n';
 }
 
-void describe_run(const fs::path& dir, const RunConfig& config, const Mesh& mesh,
-                  const std::string& command_line, const std::string& backend) {
+void describe_run(const std::filesystem::path& dir, const RunConfig& config, const Mesh& mesh,
+                  const std::vector<std::string>& bindings, const std::string& command_line,
+                  const std::string& backend) {
   write_text(dir / "resolved.toml", resolved_toml(config));
   write_text(dir / "command.txt", command_line + "\n");
-  write_text(dir / "grid.txt", mesh.table());
+  std::string grid = mesh.table();
+  for (const std::string& binding : bindings) grid += binding + '\n';
+  write_text(dir / "grid.txt", grid);
   nlohmann::ordered_json env = version_json();
   env["backend"] = backend;
   env["ranks"] = mesh.world();

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "app/run_config.h"
 #include "core/comm/mesh.h"
@@ -33,8 +34,9 @@ bool is_inside(const std::filesystem::path& path, const std::filesystem::path& d
 /// Appends an error to log/rank-NNNN.log. Does not fail: the error itself is what is to be seen.
 void log_error(const std::filesystem::path& dir, int rank, const std::string& text);
 
-/// Writes what describes the start.
+/// Writes what describes the start. `bindings`: a line per rank, with its host, device and CPUs.
 void describe_run(const std::filesystem::path& dir, const RunConfig& config, const Mesh& mesh,
-                  const std::string& command_line, const std::string& backend);
+                  const std::vector<std::string>& bindings, const std::string& command_line,
+                  const std::string& backend);
 
 }  // namespace ferry

@@ -52,8 +52,9 @@ Start begin_run(const RunConfig& config, Runtime& runtime, TrainModel& model,
   if (runtime.rank() == 0 && (config.checkpoint.every > 0 || config.checkpoint.save_at_exit))
     require_free_space(
         posix_file_system(), dir,
-        state_bytes(count_parameters(config.gpt()).total(),
-                    static_cast<int64_t>(size_of(accumulate_dtype(dtype_of(config.model.precision))))));
+        state_bytes(
+            count_parameters(config.gpt()).total(),
+            static_cast<int64_t>(size_of(accumulate_dtype(dtype_of(config.model.precision))))));
   start.description = "from scratch" + notes;
   if (!checkpoint) return start;
 

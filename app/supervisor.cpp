@@ -170,9 +170,8 @@ int supervise(const Supervision& supervision, const std::function<int()>& body) 
     run_rank(supervision, supervisor, ended, body);
   }
   rename_process(child);
-  const int code = watch(supervision, child, launcher, signals, ended);
-  sigprocmask(SIG_SETMASK, &before, nullptr);
-  return code;
+  // The signals stay blocked: one that is pending would end this process with another code.
+  return watch(supervision, child, launcher, signals, ended);
 }
 
 }  // namespace ferry

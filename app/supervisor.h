@@ -20,8 +20,9 @@ struct Supervision {
   double stopped_limit_s = 0;  // a rank that is stopped (SIGSTOP) longer is lost
 };
 
-/// In the parent: returns the exit code of the job. In the child: never returns; runs `body` and
-/// exits with its code. A child that ends with 0 but not from here is lost, too.
+/// In the parent: returns the exit code of the job; the signals of launchers are blocked from then.
+/// In the child: never returns; runs `body` and exits with its code. A child that ends with 0 but
+/// not from here is lost, too.
 int supervise(const Supervision& supervision, const std::function<int()>& body);
 
 }  // namespace ferry

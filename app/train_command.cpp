@@ -6,7 +6,9 @@
 
 #include "app/config_file.h"
 #include "app/job.h"
+#include "app/launch_agreement.h"
 #include "app/trainer.h"
+#include "app/version.h"
 
 namespace ferry {
 namespace {
@@ -31,6 +33,8 @@ void add_train_command(CLI::App& root, const std::string& command_line, int& exi
     exit_code = run_job([&](Runtime& runtime) {
       const RunConfig config =
           load_valid_config(options->config, options->overrides, runtime.size());
+      require_same_job(runtime.control(), runtime.host_name(),
+                       version_text() + " (git " + git_revision() + ")", config);
       Trainer trainer(config, runtime, command_line);
       return trainer.run();
     });

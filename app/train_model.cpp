@@ -18,8 +18,7 @@ LrSchedule lr_schedule(const OptimizerTable& optimizer) {
 }
 
 ReduceGroups reduce_groups(const MeshGroups& groups) {
-  return {&groups.along("dp"), &groups.along("stage"), &groups.along("tied"),
-          &groups.along("edp")};
+  return {&groups.along("dp"), &groups.along("stage"), &groups.along("tied"), &groups.along("edp")};
 }
 
 }  // namespace
@@ -52,11 +51,8 @@ ParallelModel::Input TrainModel::forward_backward(BatchFeed& feed, int64_t first
       {static_cast<uint64_t>(config_.run.seed), static_cast<uint32_t>(step), 0},
       first_sample,
       true};
-  const ParallelModel::Input input =
-      model_.run(num_micro, feed, hooks_, context,
-                 [&](int, int micro) { reducer_.set_last(micro + 1 == num_micro); });
-  reducer_.finish(model_.stream());
-  return input;
+  return model_.run(num_micro, feed, hooks_, context,
+                    [&](int, int micro) { reducer_.set_last(micro + 1 == num_micro); });
 }
 
 double TrainModel::gradient_norm(double num_tokens) {
@@ -94,8 +90,7 @@ std::vector<StoredRows> TrainModel::stored_rows() const {
 }
 
 LoadReport TrainModel::load(const Checkpoint& checkpoint, bool weights_only) {
-  const LoadReport report =
-      load_state(model_.stream(), checkpoint, updated_, store_, weights_only);
+  const LoadReport report = load_state(model_.stream(), checkpoint, updated_, store_, weights_only);
   if (config_.optimizer.distributed) {
     gather_.start(model_.stream());
     finish_update();

@@ -2,7 +2,7 @@
 
 // A rank's part of a model with what training it takes: gradients and their reduction, optimizer
 // state. One step is
-//   begin_step; forward_backward; gradient_norm; update
+//   begin_step; forward_backward; finish_backward; gradient_norm; update
 
 #include <memory>
 #include <vector>
@@ -20,13 +20,17 @@ namespace ferry {
 
 class TrainModel {
  public:
-  /// Allocates and initialises everything on the stream's device. All must outlive this. Collective.
+  /// Allocates and initialises everything on the stream's device. All must outlive this.
+  /// Collective.
   TrainModel(const RunConfig& config, Stream& stream, const MeshGroups& groups);
 
   void begin_step();
-  /// Forward and backward of all micro-batches of step `step` (from 1), and the reduction of their
-  /// gradients, enqueued. `first_sample`: position in the run of the step's first sample.
+  /// Forward and backward of all micro-batches of step `step` (from 1), enqueued; with
+  /// optimizer.overlap_grad_reduce, blocks that are done begin to be reduced. `first_sample`:
+  /// position in the run of the step's first sample.
   ParallelModel::Input forward_backward(BatchFeed& feed, int64_t first_sample, int64_t step);
+  /// Enqueues what is left of the reduction of gradients, and makes the stream wait for all of it.
+  void finish_backward() { reducer_.finish(model_.stream()); }
   /// Of all gradients of all ranks, over num_tokens, those of the global batch. Waits for it.
   double gradient_norm(double num_tokens);
   /// Returns the learning rate used.

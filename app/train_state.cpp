@@ -130,8 +130,8 @@ LoadReport load_weights(Stream& stream, const Checkpoint& checkpoint,
     const bool rounds = stored != parameter->dtype;
     const Tensor wide =
         rounds ? Tensor::empty(stream, "checkpoint", parameter->shape, stored) : parameter->value;
-    add(total, load_tensor(stream, checkpoint, "model/" + parameter->name, wide,
-                           parameter->placement()));
+    add(total,
+        load_tensor(stream, checkpoint, "model/" + parameter->name, wide, parameter->placement()));
     if (rounds) cast(stream, parameter->value, wide);
   }
   return total;

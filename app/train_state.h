@@ -27,8 +27,8 @@ struct Progress {
 /// number takes `element_bytes`.
 int64_t state_bytes(int64_t num_parameters, int64_t element_bytes);
 
-/// Matrix rows [begin, end) of a parameter whose state this rank stores. All ranks' together are all
-/// of the model, once.
+/// Matrix rows [begin, end) of a parameter whose state this rank stores. All ranks' together are
+/// all of the model, once.
 struct StoredRows {
   const Parameter* parameter = nullptr;  // as the StateStore knows it
   int64_t begin = 0;

@@ -14,16 +14,17 @@
 #include "app/host_sum.h"          // numbers summed over ranks
 #include "app/metrics.h"           // metrics.jsonl, events.jsonl
 #include "app/model/cost_model.h"  // FLOPs and bytes
+#include "app/model_layout.h"      // the part of a rank (pipeline)
 #include "app/run_directory.h"     // runs/NAME
 #include "app/start.h"             // where a run begins: resume, run directory
 #include "app/step_report.h"       // the numbers of a step
 #include "app/stop_request.h"      // signals, STOP, SAVE, time limit
 #include "app/train_model.h"       // model, gradients (optim), optimizer, state
-#include "app/model_layout.h"      // the part of a rank (pipeline)
 #include "app/train_state.h"       // what a checkpoint holds
 #include "app/version.h"           // who wrote a checkpoint
 #include "checkpoint/directory.h"  // attempts and names
 #include "core/host_copy.h"
+#include "core/mark.h"  // where this rank is
 #include "core/ops/elementwise.h"
 
 namespace ferry {
@@ -36,7 +37,8 @@ double seconds_since(Clock::time_point start) {
 }
 
 Backend open_backend(const RunConfig& config, Runtime& runtime) {
-  Backend backend = choose_backend(config.run.backend, config.model.precision, runtime);
+  Backend backend = choose_backend(config.run.backend, config.model.precision, runtime,
+                                   config.parallel.share_gpu);
   backend.device().set_poison_memory(config.debug.poison_memory);
   return backend;
 }
@@ -123,7 +125,10 @@ Trainer::Parts::Parts(const RunConfig& config_in, Runtime& runtime_in,
   loader_config.consumed_samples = progress.samples;
   loader = std::make_unique<Loader>(train_data, loader_config);
 
-  if (main_rank()) describe_run(dir, config, mesh, command_line, backend.device().name());
+  write_marks_to(dir / "log", runtime.rank(), runtime.size(), runtime.host_name());
+  const std::vector<std::string> bindings =
+      runtime.control().gather(backend.binding, 0, "bindings of ranks");
+  if (main_rank()) describe_run(dir, config, mesh, bindings, command_line, backend.device().name());
   console = std::make_unique<Console>(main_rank(), dir);
   if (main_rank()) {
     cut_metrics_after(dir, progress.step);
@@ -134,8 +139,7 @@ Trainer::Parts::Parts(const RunConfig& config_in, Runtime& runtime_in,
     start["resume"] = begin.description;
     events.write(start);
   }
-  console->line(
-      banner(config, mesh, backend, runtime.host_name(), train_data->describe(),
+  console->line(banner(config, mesh, backend, runtime.host_name(), train_data->describe(),
                        begin.description));
 }
 
@@ -187,12 +191,13 @@ StepReport Trainer::Parts::train_step() {
 
   model.begin_step();
   BatchFeed feed(*stream, *loader);
-  const ParallelModel::Input input =
-      model.forward_backward(feed, progress.samples, report.step);
+  const ParallelModel::Input input = model.forward_backward(feed, progress.samples, report.step);
   report.data_seconds = input.data_seconds;
+  model.finish_backward();
   if (config.debug.nonfinite_at_step == report.step)
     fill(*stream, model.parameters().front()->grad, std::numeric_limits<double>::quiet_NaN());
 
+  mark(report.step, "sum of losses over ranks");
   const Request own = stop_request.poll(main_rank());
   const std::vector<double> sums = read_totals(input.num_loss_tokens, own);
   const double global_tokens = sums[1];
@@ -205,6 +210,7 @@ StepReport Trainer::Parts::train_step() {
   request = {sums[4] > 0, sums[5] > 0};
   set_expert_tokens(report, std::span(sums).subspan(6), config.moe.experts);
 
+  mark(report.step, "optimizer");
   const auto backward_done = Clock::now();
   report.grad_norm = model.gradient_norm(global_tokens);
   if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) stop_for_nonfinite(report);
@@ -243,8 +249,8 @@ void Trainer::Parts::stop_for_nonfinite(const StepReport& report) {
 }
 
 // {loss, tokens, aux, z, save requests, stop requests, expert tokens...}, summed over ranks. A rank
-// brings what no other rank has: the losses of its stage, and the tokens if it is the first of those
-// that read them.
+// brings what no other rank has: the losses of its stage, and the tokens if it is the first of
+// those that read them.
 std::vector<double> Trainer::Parts::read_totals(double tokens, const Request& own) {
   const auto total = [&](const char* name) {
     const auto& totals = model.totals().all();
@@ -260,8 +266,9 @@ std::vector<double> Trainer::Parts::read_totals(double tokens, const Request& ow
   sums.resize(first + static_cast<size_t>(num_moe_layers(config.gpt())) * experts);
   for (const auto& [moe_layer, name] : model.model().expert_counts()) {
     const std::vector<double> counts = read_back_as_double(*stream, model.totals().all().at(name));
-    std::copy(counts.begin(), counts.end(),
-              sums.begin() + static_cast<int64_t>(first + static_cast<size_t>(moe_layer) * experts));
+    std::copy(
+        counts.begin(), counts.end(),
+        sums.begin() + static_cast<int64_t>(first + static_cast<size_t>(moe_layer) * experts));
   }
   sum_over_ranks(sums, *backend.world, *stream);
   return sums;
@@ -281,6 +288,7 @@ void Trainer::Parts::log_step(const StepReport& r) {
 }
 
 double Trainer::Parts::evaluate_now() {
+  mark(progress.step, "evaluation");
   model.finish_update();
   const EvaluationResult result = evaluate(model.model(), valid_data, config.run.eval_batches);
   if (main_rank()) {
@@ -293,6 +301,8 @@ double Trainer::Parts::evaluate_now() {
 }
 
 void Trainer::Parts::save(const std::string& why) {
+  mark(progress.step, "save");
+  model.finish_update();
   const StateSnapshot snapshot(*stream, model.stored_rows(), model.store());
   SaveRequest save_request;
   save_request.run_dir = dir;

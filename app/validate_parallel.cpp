@@ -44,12 +44,12 @@ void validate_pipeline(const RunConfig& config, int64_t ranks, Violations& viola
   const int64_t virtual_stages = config.virtual_stages();
   if (virtual_stages > 1 && grid.pipeline == 1) {
     const char* key = grid.layout.empty() ? "parallel.virtual_stages" : "parallel.layout";
-    violations.add({key, "parallel.pipeline"}, "virtual stages without a pipeline",
-                   "they shorten the bubble of a pipeline, and one stage has none",
-                   grid.layout.empty()
-                       ? "parallel.virtual_stages = 1, or parallel.pipeline above 1"
-                       : fmt::format("parallel.pipeline = {}, or a layout of one stage",
-                                     virtual_stages));
+    violations.add(
+        {key, "parallel.pipeline"}, "virtual stages without a pipeline",
+        "they shorten the bubble of a pipeline, and one stage has none",
+        grid.layout.empty()
+            ? "parallel.virtual_stages = 1, or parallel.pipeline above 1"
+            : fmt::format("parallel.pipeline = {}, or a layout of one stage", virtual_stages));
   }
   const int64_t stages = grid.pipeline * grid.virtual_stages;
   if (grid.layout.empty() && config.model.layers % stages != 0) {

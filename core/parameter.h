@@ -32,8 +32,8 @@ struct Init {
 };
 
 struct Parameter {
-  std::string name;  // global, as in the checkpoint: "layers/7/attention/qkv/weight"
-  Shape shape;       // of the part that this rank holds
+  std::string name;          // global, as in the checkpoint: "layers/7/attention/qkv/weight"
+  Shape shape;               // of the part that this rank holds
   DType dtype = DType::F32;  // of the value used in compute
   Init init;
   bool decay = true;  // false for norms and biases

@@ -10,11 +10,13 @@ namespace ferry {
 struct AllToAllDispatcher::Plan {
   int64_t num_tokens = 0;
   int64_t top_k = 0;
-  RoutingPlan sent;      // [ep * etp * m] virtual experts; T * k * etp slots
-  RoutingPlan received;  // [m] experts; R slots
-  // The last two are known once the host has the counts.
-  std::vector<int64_t> send_rows, receive_rows;  // of each rank
+  RoutingPlan sent;  // [ep * etp * m] virtual experts; T * k * etp slots
 
+  // Once the host has the counts:
+  std::vector<int64_t> send_rows, receive_rows;  // of each rank
+  RoutingPlan received;                          // [m] experts; R slots
+
+  // Until then:
   Tensor received_counts;  // [ranks, m]: rows that each rank sends to each expert here
   Tensor host_counts;      // [2, ranks, m]: sent and received
   Event counts_known;
@@ -64,7 +66,6 @@ void AllToAllDispatcher::finish_plan(Stream& stream, Plan& plan) const {
     for (int64_t rank = 0; rank < ranks; ++rank, counts += num_local)
       rows->push_back(std::accumulate(counts, counts + num_local, int64_t{0}));
   }
-  plan.host_counts = Tensor();
 
   stream.wait(plan.counts_known);
   stream.hold(plan.received_counts);
@@ -72,6 +73,7 @@ void AllToAllDispatcher::finish_plan(Stream& stream, Plan& plan) const {
       std::accumulate(plan.receive_rows.begin(), plan.receive_rows.end(), int64_t{0});
   plan.received = RoutingPlan::empty(stream, num_local, num_rows);
   make_regroup_plan(stream, plan.received, plan.received_counts);
+  plan.received_counts = plan.host_counts = Tensor();
 }
 
 Tensor AllToAllDispatcher::rows_of(Stream& stream, Plan& plan, const Tensor& x,

@@ -7,7 +7,8 @@ The files are in tests/golden:
 
   losses/quickstart.txt   `step loss grad_norm` of the first steps of configs/quickstart.toml on one
                           rank of the CPU
-  plan/NAME.txt           what `ferry plan configs/NAME.toml` prints
+  plan/NAME.txt           what `ferry plan ARGUMENTS` prints; plan/commands.txt has a line `NAME
+                          ARGUMENTS` for each
 
 Without names, all of them. --check compares instead of writing, and ends with 1 if anything
 differs. Losses may differ by 1e-4 of their value, gradient norms by 1e-3: the matrix products of
@@ -57,13 +58,16 @@ def losses(ferry, path, check):
     return problems
 
 
+def plan_arguments():
+    """{name: arguments} of the recorded plans."""
+    lines = (GOLDEN / "plan/commands.txt").read_text().splitlines()
+    return {name: arguments for name, *arguments in map(str.split, lines)}
+
+
 def plan(ferry, path, check):
     """Writes or compares the plan of a configuration."""
-    config = f"configs/{path.stem}.toml"
-    if not (ROOT / config).exists():
-        config = f"configs/bench/{path.stem}.toml"
-    text = subprocess.run([ferry, "plan", config], cwd=ROOT, check=True, text=True,
-                          stdout=subprocess.PIPE).stdout
+    text = subprocess.run([ferry, "plan", *plan_arguments()[path.stem]], cwd=ROOT, check=True,
+                          text=True, stdout=subprocess.PIPE).stdout
     if not check:
         path.write_text(text)
     elif path.read_text() != text:
@@ -79,7 +83,7 @@ def main():
     parser.add_argument("names", nargs="*", help="such as losses/quickstart or plan/olmoe_1b_7b")
     options = parser.parse_args()
     makers = {"losses/quickstart": losses}
-    makers.update({f"plan/{path.stem}": plan for path in sorted(GOLDEN.glob("plan/*.txt"))})
+    makers.update({f"plan/{name}": plan for name in plan_arguments()})
     problems = []
     for name in options.names or makers:
         if name not in makers:

@@ -109,8 +109,7 @@ std::vector<ActivationCost> activation_costs(const GptConfig& config, bool is_mo
   add(Label::Router, "input, scores, choice", (e * model.hidden + f * (moe.experts + 1)) / t);
   add(Label::Moe, "routing plan", 2 * i * moe.top_k * copies / t);
   add(Label::ExpertFc1, "input rows", e * moe.top_k * copies * model.hidden / t);
-  add(Label::MoeAct, "gate, up, probability",
-      moe.top_k * (e * 2 * moe.ffn + copies * (f + i)) / t);
+  add(Label::MoeAct, "gate, up, probability", moe.top_k * (e * 2 * moe.ffn + copies * (f + i)) / t);
   add(Label::MoeAct, "activation", e * moe.top_k * moe.ffn / t);
   if (moe.shared_ffn > 0) {
     add(Label::SharedExperts, "gate, up, activation, output",
@@ -145,8 +144,7 @@ int64_t workspace_bytes(const GptConfig& config, int64_t tokens, const ModuleSha
   const int64_t t = shares.tensor;
   const int64_t moe_layers = num_moe_layers(config);
   // Backward of an MLP holds the gradients of its output, activation, gate and up, and input.
-  const int64_t moe_width =
-      moe.top_k * (2 * shares.expert_tensor * model.hidden + 3 * moe.ffn) / t;
+  const int64_t moe_width = moe.top_k * (2 * shares.expert_tensor * model.hidden + 3 * moe.ffn) / t;
   const int64_t dense_width = 2 * model.hidden + 3 * model.ffn / t;
   const int64_t widest =
       std::max(moe_layers > 0 ? moe_width : 0, moe_layers < model.layers ? dense_width : 0);

@@ -71,9 +71,10 @@ Gpt::Gpt(const GptConfig& config, const std::string& force_routing, uint64_t see
   if (part.head) {
     final_norm_ = std::make_unique<RmsNorm>("final_norm", model.hidden, dtype, model.norm_eps,
                                             Label::FinalNorm, tensor);
-    head_ = model.tie_embeddings && part.embedding
-                ? std::make_unique<LossHead>(embedding_->weight(), tensor)
-                : std::make_unique<LossHead>(model.vocab, model.hidden, dtype, model.init_std, tensor);
+    head_ =
+        model.tie_embeddings && part.embedding
+            ? std::make_unique<LossHead>(embedding_->weight(), tensor)
+            : std::make_unique<LossHead>(model.vocab, model.hidden, dtype, model.init_std, tensor);
   }
   if (model.tie_embeddings && part.embedding != part.head) {
     if (part.embedding) embedding_->tie_across_stages();

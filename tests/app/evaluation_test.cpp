@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "app/data_spec.h"
 #include "app/host_sum.h"
 #include "core/check.h"
 #include "tests/app/small_run.h"
+#include "tests/app/training_rank.h"
 #include "tests/support/devices.h"
 #include "tests/support/run_ranks.h"
 
@@ -22,11 +24,11 @@ class Evaluation : public testing::CpuTest {
   // The loss of the initial model as the ranks of `world` see it.
   static EvaluationResult loss(const RunConfig& config, Group& world, int64_t batches) {
     const auto device = make_cpu_device();
+    device->set_poison_memory(true);
     const auto stream = device->make_stream("test");
-    Gpt model(config.gpt(), "none", 1);
-    model.initialise(*stream, 1);
-    return evaluate(model, *stream, config, open_validation_data(config, world.size()), world,
-                    batches);
+    const MeshGroups groups(Mesh(world.size(), mesh_sizes(config.parallel)), world);
+    ParallelModel model(config, *stream, groups);
+    return evaluate(model, open_validation_data(config, world.size()), batches);
   }
 
   testing::TempDir dir_;
@@ -57,6 +59,26 @@ TEST_F(Evaluation, IsTheSameForEveryNumberOfRanks) {
   }
 }
 
+TEST_F(Evaluation, IsTheSameInEveryLayout) {
+  std::map<bool, EvaluationResult> one;
+  const auto solo = make_solo_group();
+  for (const bool tied : {true, false}) {
+    const RunConfig config =
+        testing::parallel_run(dir_, {concat("model.tie_embeddings=", tied ? "true" : "false")});
+    one[tied] = loss(config, *solo, 2);
+  }
+  for (const auto& layout : testing::layouts_of_four()) {
+    SCOPED_TRACE(::testing::PrintToString(layout));
+    const RunConfig config = testing::parallel_run(dir_, layout, 4);
+    const EvaluationResult& want = one.at(config.model.tie_embeddings);
+    testing::run_ranks(4, [&](Group& world, Control&) {
+      const EvaluationResult many = loss(config, world, 2);
+      EXPECT_EQ(many.tokens, want.tokens);
+      EXPECT_NEAR(many.loss, want.loss, 1e-13 * want.loss);
+    });
+  }
+}
+
 TEST_F(Evaluation, TakesFewerSamplesOfASmallerDataset) {
   const RunConfig config = testing::small_run(dir_, {"run.eval_batches=1"});
   const auto solo = make_solo_group();
@@ -68,14 +90,16 @@ TEST_F(Evaluation, ADatasetWithoutOneMicroBatchIsADataError) {
   const auto data = open_validation_data(config, 1);
   config.batch.micro = 1000;
   const auto solo = make_solo_group();
-  Gpt model(config.gpt(), "none", 1);
+  const MeshGroups groups(Mesh(1, {}), *solo);
+  ParallelModel model(config, stream(), groups);
   try {
-    evaluate(model, stream(), config, data, *solo, 1000);
+    evaluate(model, data, 1000);
     FAIL() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::Data);
-    EXPECT_THAT(error.what(),
-                HasSubstr("has 16 samples, but one micro-batch on every rank takes 1000"));
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("has 16 samples, but one micro-batch on every data-parallel rank takes 1000"));
   }
 }
 

@@ -120,7 +120,7 @@ TEST_F(RunDirectory, KnowsWhatIsInside) {
 TEST_F(RunDirectory, DescribesTheStart) {
   prepare_run_directory(run_, false, false);
   const RunConfig config = testing::quickstart({"run.dir='" + run_.string() + "'"});
-  describe_run(run_, config, Mesh(2, {}), "ferry train a.toml", "cpu");
+  describe_run(run_, config, Mesh(2, {}), {"rank 0: a", "rank 1: b"}, "ferry train a.toml", "cpu");
   const RunConfig again = load_valid_config((run_ / "resolved.toml").string(), {}, 2);
   EXPECT_EQ(again.model.hidden, config.model.hidden);
   EXPECT_EQ(again.run.dir, run_.string());
@@ -129,7 +129,7 @@ TEST_F(RunDirectory, DescribesTheStart) {
     return std::string(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
   };
   EXPECT_EQ(text("command.txt"), "ferry train a.toml\n");
-  EXPECT_EQ(text("grid.txt"), Mesh(2, {}).table());
+  EXPECT_EQ(text("grid.txt"), Mesh(2, {}).table() + "rank 0: a\nrank 1: b\n");
   const auto env = nlohmann::json::parse(text("env.json"));
   EXPECT_EQ(env.at("backend"), "cpu");
   EXPECT_EQ(env.at("ranks"), 2);
@@ -150,7 +150,7 @@ TEST_F(RunDirectory, ErrorsOfARankHaveALog) {
 TEST_F(RunDirectory, WhatCannotBeWrittenIsAStorageError) {
   const RunConfig config = testing::quickstart({});
   EXPECT_THAT(error(ExitCode::Storage,
-                    [&] { describe_run(temp_ / "absent", config, Mesh(1, {}), "", "cpu"); }),
+                    [&] { describe_run(temp_ / "absent", config, Mesh(1, {}), {}, "", "cpu"); }),
               HasSubstr("cannot write"));
 }
 

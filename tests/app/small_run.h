@@ -1,6 +1,6 @@
 #pragma once
 
-// A run small enough for a unit test: two layers, the second with experts, on random tokens.
+// Runs small enough for a unit test, on random tokens.
 
 #include <string>
 #include <vector>
@@ -10,8 +10,9 @@
 
 namespace ferry::testing {
 
-/// The configuration, with its run directory in `dir`.
-inline RunConfig small_run(const TempDir& dir, const std::vector<std::string>& more = {}) {
+/// Two layers, the second with experts. The run directory is in `dir`.
+inline RunConfig small_run(const TempDir& dir, const std::vector<std::string>& more = {},
+                           int64_t ranks = 1) {
   std::vector<std::string> overrides = {
       "run.dir='" + (dir / "run").string() + "'",
       "run.backend=cpu",
@@ -43,7 +44,19 @@ inline RunConfig small_run(const TempDir& dir, const std::vector<std::string>& m
   };
   overrides.insert(overrides.end(), more.begin(), more.end());
   return load_valid_config(std::string(FERRY_SOURCE_DIR) + "/configs/quickstart.toml", overrides,
-                           1);
+                           ranks);
+}
+
+/// Four layers in float64 whose sizes every layout of four ranks divides, but for the vocabulary
+/// and the rows of the norms: those are padded.
+inline RunConfig parallel_run(const TempDir& dir, const std::vector<std::string>& layout = {},
+                              int64_t ranks = 1) {
+  std::vector<std::string> overrides = {
+      "model.precision=fp64", "model.layers=4",   "moe.layer_freq=[0,1,1,1]",
+      "model.heads=4",        "model.kv_heads=2", "model.head_dim=6",
+      "model.hidden=18",      "model.vocab=65",   "model.qk_norm=head"};
+  overrides.insert(overrides.end(), layout.begin(), layout.end());
+  return small_run(dir, overrides, ranks);
 }
 
 }  // namespace ferry::testing

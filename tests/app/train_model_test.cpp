@@ -3,54 +3,34 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <memory>
 
-#include "app/batch_feed.h"
-#include "app/data_spec.h"
-#include "app/evaluation.h"
 #include "tests/app/small_run.h"
-#include "tests/support/devices.h"
-#include "tests/support/run_ranks.h"
+#include "tests/app/training_rank.h"
 
 namespace ferry {
 namespace {
 
+using testing::parallel_run;
+using testing::TrainingRank;
+
 struct Trained {
-  std::vector<double> losses, norms, rates;
-  std::vector<float> weights;  // all, in the order of parameters()
+  std::vector<testing::StepNumbers> steps;
+  std::map<std::string, std::vector<double>> weights;
 };
 
-// `steps` steps of the small run on this rank of the group.
-Trained train(const RunConfig& config, Group& world, int steps) {
-  const auto device = make_cpu_device();
-  const auto stream = device->make_stream("test");
-  const MeshGroups groups(Mesh(world.size(), {}), world);
-  TrainModel model(config, *stream, groups);
-  LoaderConfig loader_config;
-  loader_config.micro = config.batch.micro;
-  loader_config.global = config.batch.global;
-  loader_config.dp_rank = world.rank();
-  loader_config.dp_size = world.size();
-  Loader loader(open_dataset(training_data_spec(config, world.size())), loader_config);
-  BatchFeed feed(*stream, loader);
-  const int64_t num_micro = config.num_microbatches(world.size());
-  const auto tokens = static_cast<double>(config.batch.global * config.model.seq);
-
+// `num_steps` steps on so many ranks.
+Trained train(const RunConfig& config, int ranks, int num_steps) {
   Trained result;
-  for (int step = 1; step <= steps; ++step) {
-    const int64_t first = loader.consumed_samples();
-    model.begin_step();
-    for (int64_t micro = 0; micro < num_micro; ++micro)
-      model.micro_batch(feed.next(first), step, micro + 1 == num_micro);
-    model.finish_backward();
-    result.losses.push_back(read_back_as_double(*stream, model.totals().all().at("loss"))[0]);
-    result.norms.push_back(model.gradient_norm(tokens));
-    result.rates.push_back(model.update(step, tokens, result.norms.back()));
-  }
-  for (const Parameter* parameter : model.parameters()) {
-    const std::vector<float> values = read_back<float>(*stream, parameter->value);
-    result.weights.insert(result.weights.end(), values.begin(), values.end());
-  }
+  testing::Assembly weights;
+  testing::run_ranks(ranks, [&](Group& world, Control&) {
+    TrainingRank rank(config, world);
+    for (int step = 0; step < num_steps; ++step) {
+      const testing::StepNumbers numbers = rank.step();
+      if (world.rank() == 0) result.steps.push_back(numbers);
+    }
+    weights.add_values(rank);
+  });
+  result.weights = weights.whole();
   return result;
 }
 
@@ -61,52 +41,115 @@ class TrainModelTest : public ::testing::Test {
 
 TEST_F(TrainModelTest, TwoStepsAreTheSameEveryTime) {
   const RunConfig config = testing::small_run(dir_);
-  const auto solo = make_solo_group();
-  const Trained first = train(config, *solo, 2), second = train(config, *solo, 2);
-  EXPECT_EQ(first.losses, second.losses);
-  EXPECT_EQ(first.norms, second.norms);
+  const Trained first = train(config, 1, 2), second = train(config, 1, 2);
+  for (size_t step = 0; step < 2; ++step) {
+    EXPECT_EQ(first.steps[step].loss, second.steps[step].loss);
+    EXPECT_EQ(first.steps[step].norm, second.steps[step].norm);
+    EXPECT_GT(first.steps[step].norm, 0);
+    EXPECT_EQ(first.steps[step].lr, 1e-3 * static_cast<double>(step + 1));  // a warm-up to 2e-3
+  }
   EXPECT_EQ(first.weights, second.weights);
-  const double tokens = 8 * 16;
-  EXPECT_NEAR(first.losses[0] / tokens, std::log(64.0), 0.1);
-  EXPECT_EQ(first.rates, (std::vector<double>{1e-3, 2e-3}));  // a warm-up of two steps to 2e-3
-  EXPECT_GT(first.norms[0], 0);
+  EXPECT_NEAR(first.steps[0].loss / (8 * 16), std::log(64.0), 0.1);
 }
 
 TEST_F(TrainModelTest, StepsChangeEveryWeightTensorAndSeedsTheStart) {
   const RunConfig config = testing::small_run(dir_);
-  const auto solo = make_solo_group();
-  const Trained none = train(config, *solo, 0), some = train(config, *solo, 2);
+  const Trained none = train(config, 1, 0), some = train(config, 1, 2);
   ASSERT_EQ(none.weights.size(), some.weights.size());
-  size_t changed = 0;
-  for (size_t i = 0; i < none.weights.size(); ++i) changed += none.weights[i] != some.weights[i];
-  EXPECT_GT(changed, none.weights.size() / 2);
-  EXPECT_NE(none.weights, train(testing::small_run(dir_, {"run.seed=5"}), *solo, 0).weights);
+  for (const auto& [name, values] : none.weights) EXPECT_NE(values, some.weights.at(name)) << name;
+  EXPECT_NE(none.weights, train(testing::small_run(dir_, {"run.seed=5"}), 1, 0).weights);
 }
 
-TEST_F(TrainModelTest, RanksEqualOneRankToRounding) {
-  const RunConfig config = testing::small_run(dir_);
-  const auto solo = make_solo_group();
-  const Trained one = train(config, *solo, 3);
-  for (const int size : {2, 4}) {
-    std::vector<Trained> ranks(static_cast<size_t>(size));
-    testing::run_ranks(size, [&](Group& world, Control&) {
-      ranks[static_cast<size_t>(world.rank())] = train(config, world, 3);
-    });
-    for (const Trained& rank : ranks) EXPECT_EQ(rank.weights, ranks[0].weights);
+TEST_F(TrainModelTest, EveryLayoutBeginsWithTheSameWeights) {
+  for (const auto& layout : testing::layouts_of_four()) {
+    SCOPED_TRACE(::testing::PrintToString(layout));
+    const RunConfig config = parallel_run(dir_, layout, 4);
+    EXPECT_EQ(train(config, 4, 0).weights,
+              train(parallel_run(dir_, {concat("model.tie_embeddings=",
+                                               config.model.tie_embeddings ? "true" : "false")}),
+                    1, 0)
+                  .weights);
+  }
+}
+
+// The norm of the gradients counts each of them once, and the update is that of one rank.
+TEST_F(TrainModelTest, EveryLayoutIsOneRank) {
+  std::map<bool, Trained> one;
+  for (const bool tied : {true, false})
+    one[tied] =
+        train(parallel_run(dir_, {concat("model.tie_embeddings=", tied ? "true" : "false")}), 1, 3);
+  for (const auto& layout : testing::layouts_of_four()) {
+    SCOPED_TRACE(::testing::PrintToString(layout));
+    const RunConfig config = parallel_run(dir_, layout, 4);
+    const Trained four = train(config, 4, 3);
+    const Trained& want = one.at(config.model.tie_embeddings);
+    ASSERT_EQ(four.steps.size(), 3u);
     for (size_t step = 0; step < 3; ++step) {
-      double loss = 0;
-      for (const Trained& rank : ranks) loss += rank.losses[step];
-      EXPECT_NEAR(loss, one.losses[step], 1e-5 * one.losses[step]);
-      EXPECT_NEAR(ranks[0].norms[step], one.norms[step], 1e-4 * one.norms[step]);
+      EXPECT_NEAR(four.steps[step].loss, want.steps[step].loss, 1e-12 * want.steps[step].loss);
+      EXPECT_NEAR(four.steps[step].norm, want.steps[step].norm, 1e-10 * want.steps[step].norm);
+      EXPECT_EQ(four.steps[step].lr, want.steps[step].lr);
     }
+    ASSERT_EQ(four.weights.size(), want.weights.size());
+    for (const auto& [name, values] : want.weights)
+      testing::expect_close(four.weights.at(name), values, 1e-9, 1e-9);
+  }
+}
+
+// Overlapping communication with computation, and sharing the optimizer's work, changes when and
+// where things happen, and nothing else.
+TEST_F(TrainModelTest, OverlapAndTheDistributedOptimizerDoNotChangeABit) {
+  for (const char* layout : {"parallel.expert=2", "parallel.pipeline=2", "parallel.tensor=2"}) {
+    SCOPED_TRACE(layout);
+    const auto with = [&](const char* distributed, const char* reduce, const char* gather) {
+      const std::vector<std::string> overrides = {
+          layout, concat("optimizer.distributed=", distributed),
+          concat("optimizer.overlap_grad_reduce=", reduce),
+          concat("optimizer.overlap_param_gather=", gather)};
+      return train(parallel_run(dir_, overrides, 4), 4, 3).weights;
+    };
+    const auto want = with("false", "false", "false");
+    EXPECT_EQ(with("false", "true", "false"), want);
+    EXPECT_EQ(with("true", "false", "false"), want);
+    EXPECT_EQ(with("true", "true", "false"), want);
+    EXPECT_EQ(with("true", "true", "true"), want);
+  }
+}
+
+TEST_F(TrainModelTest, InFloat32RanksEqualOneRankToRounding) {
+  const Trained one = train(testing::small_run(dir_), 1, 3);
+  for (const int ranks : {2, 4}) {
+    const Trained many = train(testing::small_run(dir_, {}, ranks), ranks, 3);
+    for (size_t step = 0; step < 3; ++step) {
+      EXPECT_NEAR(many.steps[step].loss, one.steps[step].loss, 1e-5 * one.steps[step].loss);
+      EXPECT_NEAR(many.steps[step].norm, one.steps[step].norm, 1e-4 * one.steps[step].norm);
+    }
+  }
+}
+
+// All ranks' stored rows are the state of the whole model, each element once.
+TEST_F(TrainModelTest, RanksStoreEverythingOnce) {
+  for (const auto& layout : testing::layouts_of_four()) {
+    SCOPED_TRACE(::testing::PrintToString(layout));
+    const RunConfig config = parallel_run(dir_, layout, 4);
+    testing::Assembly state;
+    testing::run_ranks(4, [&](Group& world, Control&) {
+      TrainingRank rank(config, world);
+      state.add_state(rank);
+    });
+    EXPECT_EQ(state.whole().size(), 3 * parameter_names(config.gpt()).size());
+    state.expect_each_once();
   }
 }
 
 TEST_F(TrainModelTest, SchedulesThatCannotBeAreRefused) {
   RunConfig config = testing::small_run(dir_);
   config.optimizer.warmup_steps = config.optimizer.decay_steps + 1;
-  const auto solo = make_solo_group();
-  EXPECT_THROW(train(config, *solo, 1), Error);
+  try {
+    train(config, 1, 1);
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::Usage);
+  }
 }
 
 }  // namespace

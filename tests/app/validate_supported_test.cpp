@@ -18,17 +18,11 @@ using testing::quickstart;
 TEST(Validate, EveryFeatureThatIsMissingIsRefusedByName) {
   // By key; where a key has several rows, a value for each.
   const std::map<std::string, std::vector<Overrides>> cases = {
-      {"parallel.tensor", {{"parallel.tensor=2"}}},
-      {"parallel.expert", {{"parallel.expert=2"}}},
-      {"parallel.expert_tensor", {{"parallel.expert_tensor=2"}}},
-      {"parallel.pipeline", {{"parallel.pipeline=2"}}},
-      {"parallel.layout", {{"parallel.layout='Et*4L'"}}},
       {"parallel.context", {{"parallel.context=2"}}},
       {"model.attention", {{"model.attention=mla"}}},
       {"moe.capacity_factor", {{"moe.capacity_factor=1.0"}}},
       {"moe.rank_capacity_factor", {{"moe.rank_capacity_factor=1.0"}}},
       {"moe.shared_overlap", {{"moe.shared_overlap=true"}}},
-      {"moe.dispatcher", {{"moe.dispatcher=allgather"}}},
       {"moe.fused_experts", {{"moe.fused_experts=true"}}},
       {"moe.router.score", {{"moe.router.score=sigmoid"}}},
       {"moe.router.balance",
@@ -40,7 +34,6 @@ TEST(Validate, EveryFeatureThatIsMissingIsRefusedByName) {
       {"moe.router.jitter", {{"moe.router.jitter=0.1"}}},
       {"batch.ramp", {{"batch.ramp=[4,4,100]"}}},
       {"optimizer.name", {{"optimizer.name=sgd"}}},
-      {"optimizer.distributed", {{"optimizer.distributed=true"}}},
       {"optimizer.offload.enabled", {{"optimizer.offload.enabled=true"}}},
       {"optimizer.offload.dump_param_groups", {{"optimizer.offload.dump_param_groups=a.json"}}},
       {"activation_offload.enabled", {{"activation_offload.enabled=true"}}},

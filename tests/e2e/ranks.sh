@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Data-parallel ranks under mpirun equal one rank, to FP32 rounding.
+# Data-parallel ranks under mpirun equal one rank, to FP32 rounding. layouts.sh has the other axes.
 source "$(dirname "$0")/lib.bash"
 
 compare() { # RUN OTHER: losses and norms of every step
@@ -43,7 +43,7 @@ many() {
   says "$1 rank(s)"
   says "DP$1"
   compare "$temp/one" "$temp/ranks-$1"
-  same "$(wc -l <"$temp/ranks-$1/grid.txt")" "$(($(wc -l <"$temp/one/grid.txt") + $1 - 1))"
+  same "$(wc -l <"$temp/ranks-$1/grid.txt")" "$(($(wc -l <"$temp/one/grid.txt") + 2 * ($1 - 1)))"
 }
 
 weights() {

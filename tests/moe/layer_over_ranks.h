@@ -149,10 +149,10 @@ struct RankResult {
   std::map<std::string, Parameter> parameters;  // without tensors
 };
 
-inline RankResult run_on_rank(const MoeCase& c, const MoeRank& rank, const WholeValues& values) {
-  const auto device = make_cpu_device();
-  device->set_poison_memory(true);
-  const auto stream = device->make_stream("rank"), side = device->make_stream("side");
+inline RankResult run_on_rank(Device& device, const MoeCase& c, const MoeRank& rank,
+                              const WholeValues& values) {
+  device.set_poison_memory(true);
+  const auto stream = device.make_stream("rank"), side = device.make_stream("side");
   ExpertParallel experts = rank.experts;
   if (c.side_stream) experts.side = side.get();
   const auto layer = make_moe_layer(c, rank.tensor, experts);
@@ -190,8 +190,9 @@ inline std::vector<RankResult> run_over_ranks(const MoeCase& c, const MoeLayout&
                                               const WholeValues& values) {
   std::vector<RankResult> ranks(static_cast<size_t>(layout.world()));
   run_ranks(layout.world(), [&](Group& world, Control&) {
+    const auto device = make_cpu_device();
     const MoeRank rank(world, layout);
-    ranks[static_cast<size_t>(rank.index)] = run_on_rank(c, rank, values);
+    ranks[static_cast<size_t>(rank.index)] = run_on_rank(*device, c, rank, values);
   });
   return ranks;
 }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "layers/loss_head.h"
 
 namespace ferry {
@@ -133,32 +135,25 @@ TEST(CostModel, CausalAttentionCountsHalf) {
   EXPECT_EQ(flops_per_token(tiny()).attention, 2 * (2 * 2 * 8 * 10) / 2 * 3);
 }
 
-TEST(CostModel, BytesPerParameterByPrecision) {
-  GptConfig config = tiny();
-  const int64_t parameters = count_parameters(config).total();
-  const auto expect = [&](const char* precision, int64_t weights, int64_t grads,
-                          int64_t optimizer) {
-    config.model.precision = precision;
-    const MemoryEstimate bytes = estimate_memory(config, 1);
-    EXPECT_EQ(bytes.weights, weights * parameters) << precision;
-    EXPECT_EQ(bytes.gradients, grads * parameters) << precision;
-    EXPECT_EQ(bytes.optimizer, optimizer * parameters) << precision;
-  };
-  expect("bf16", 2, 4, 12);  // a master weight and two moments
-  expect("fp32", 4, 4, 8);   // the weight is its own master
-  expect("fp64", 8, 8, 16);
+int64_t layer_bytes(const GptConfig& config, bool is_moe_layer, const ModuleShares& shares = {}) {
+  int64_t bytes = 0;
+  for (const ActivationCost& cost : activation_costs(config, is_moe_layer, shares))
+    bytes += cost.bytes_per_token;
+  return bytes;
 }
 
-TEST(CostModel, ActivationsGrowWithTheMicroBatch) {
-  const MemoryEstimate one = estimate_memory(tiny(), 1);
-  const MemoryEstimate three = estimate_memory(tiny(), 3);
-  EXPECT_EQ(three.activations, 3 * one.activations);
-  EXPECT_EQ(three.weights, one.weights);
+TEST(CostModel, SavedBytesAreThoseOfThePart) {
+  const GptConfig config = tiny();
+  const int64_t dense = layer_bytes(config, false), moe = layer_bytes(config, true);
+  EXPECT_EQ(saved_bytes(config, 0, 1, false, 1), dense);
+  EXPECT_EQ(saved_bytes(config, 1, 1, false, 1), moe);
+  // The head: the input of the final norm, and the gradient that the loss begins.
+  EXPECT_EQ(saved_bytes(config, 2, 0, true, 1), 2 * 8 * 4);
+  EXPECT_EQ(saved_bytes(config, 0, 2, true, 30), 30 * (dense + moe + 2 * 8 * 4));
 }
 
 TEST(CostModel, SavedBytesOfADenseLayerByHand) {
-  int64_t bytes = 0;
-  for (const ActivationCost& cost : activation_costs(tiny(), false)) bytes += cost.bytes_per_token;
+  const int64_t bytes = layer_bytes(tiny(), false);
   // Norm inputs and 1/rms, qkv input, q k v and logsumexp, attention output; the MLP's input,
   // gate, up and activation.
   EXPECT_EQ(bytes, 4 * ((8 + 1) + 8 + (16 + 2) + 8 + (8 + 1) + (8 + 3 * 16)));
@@ -181,8 +176,46 @@ TEST(CostModel, ExpertRowsScaleWithTopK) {
 
 TEST(CostModel, LogitsAreOneChunk) {
   const GptConfig config = olmoe_1b_7b();
-  EXPECT_EQ(estimate_memory(config, 4).logits, loss_chunk_tokens(50304, DType::BF16) * 50304 * 2);
-  EXPECT_EQ(estimate_memory(tiny(), 1).logits, 10 * 32 * 4);
+  EXPECT_EQ(logit_bytes(config, 4 * 4096), loss_chunk_tokens(50304, DType::BF16) * 50304 * 2);
+  EXPECT_EQ(logit_bytes(tiny(), 10), 10 * 32 * 4);
+  EXPECT_EQ(logit_bytes(tiny(), 10, {.tensor = 3}), 10 * 11 * 4) << "with padding";
+}
+
+// What is inside of a tensor-parallel region is cut; what is between them only with the sequence.
+TEST(CostModel, TensorParallelRanksShareWhatIsInside) {
+  const GptConfig config = tiny();
+  const int64_t between = 4 * (2 * (8 + 1) + 2 * 8);  // inputs of norms, of qkv and of the MLP
+  const int64_t dense = layer_bytes(config, false);
+  EXPECT_EQ(layer_bytes(config, false, {.tensor = 2}), between + (dense - between) / 2);
+  EXPECT_EQ(layer_bytes(config, false, {.tensor = 2, .sequence = true}), dense / 2);
+  EXPECT_EQ(saved_bytes(config, 2, 0, true, 1, {.tensor = 2}), 2 * 8 * 4);
+  EXPECT_EQ(saved_bytes(config, 2, 0, true, 1, {.tensor = 2, .sequence = true}), 8 * 4);
+}
+
+TEST(CostModel, RanksThatShareExpertsAllGetTheirRows) {
+  const GptConfig config = tiny();
+  const auto bytes_of = [&](std::string_view name, const ModuleShares& shares) {
+    int64_t bytes = 0;
+    for (const ActivationCost& cost : activation_costs(config, true, shares))
+      if (cost.name == name) bytes += cost.bytes_per_token;
+    return bytes;
+  };
+  const ModuleShares both{.tensor = 2, .expert_tensor = 2};
+  EXPECT_EQ(bytes_of("input rows", {}), 4 * 2 * 8);
+  EXPECT_EQ(bytes_of("input rows", {.tensor = 2}), 4 * 2 * 8 / 2);
+  EXPECT_EQ(bytes_of("input rows", {.expert_tensor = 2}), 4 * 2 * 8 * 2);
+  EXPECT_EQ(bytes_of("input rows", both), 4 * 2 * 8);
+  EXPECT_EQ(bytes_of("activation", both), 4 * 2 * 12 / 2) << "half of the channels of all rows";
+}
+
+TEST(CostModel, WorkspaceIsThatOfTheWidestLayer) {
+  GptConfig config = tiny();
+  const int64_t library = workspace_bytes(config, 0);
+  const int64_t moe = 4 * 2 * (2 * 8 + 3 * 12), dense = 4 * (2 * 8 + 3 * 16);
+  EXPECT_EQ(workspace_bytes(config, 10) - library, 10 * std::max(moe, dense));
+  config.moe.layer_freq = {0, 0};
+  EXPECT_EQ(workspace_bytes(config, 10) - library, 10 * dense);
+  EXPECT_EQ(workspace_bytes(config, 10, {.tensor = 2}) - library, 10 * 4 * (2 * 8 + 3 * 16 / 2));
 }
 
 TEST(DeriveDefaults, FillsWhatWasLeftOut) {

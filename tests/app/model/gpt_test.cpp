@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
+#include <memory>
+#include <set>
 
 #include "tests/support/devices.h"
 #include "tests/support/micro_batch.h"
@@ -163,7 +166,9 @@ TEST_F(GptTest, ParametersByBlock) {
              "layers/1/moe/router/weight f32", "layers/1/moe/experts/fc1/weight expert",
              "layers/1/moe/experts/fc2/weight expert"}));
   EXPECT_EQ(names[3], (Names{"final_norm/weight no decay", "lm_head/weight"}));
-  EXPECT_EQ(gpt.expert_count_names(), (Names{"expert_tokens/layers/1/moe/router"}));
+  ASSERT_EQ(gpt.expert_counts().size(), 1u);
+  EXPECT_EQ(gpt.expert_counts()[0].moe_layer, 0);
+  EXPECT_EQ(gpt.expert_counts()[0].total, "expert_tokens/layers/1/moe/router");
 
   config.model.tie_embeddings = true;
   Gpt tied(config, "none", 1);
@@ -315,6 +320,132 @@ TEST_F(GptTest, GradientsDoNotDependOnTheCutIntoMicroBatches) {
     }
   }
   expect_near(sum, whole, 1e-12);
+}
+
+// The parts of a model, one behind the other, as stages of a pipeline have them.
+class Chain final : public Module {
+ public:
+  Chain(Stream& stream, const GptConfig& config, const std::vector<ModelPart>& parts) {
+    int num_blocks = 0;
+    for (const ModelPart& part : parts) {
+      gpts.push_back(std::make_unique<Gpt>(config, "none", 1, ModelAxes{}, part));
+      gpts.back()->number_blocks_from(num_blocks);
+      num_blocks += gpts.back()->num_blocks();
+      gpts.back()->initialise(stream, 5);
+    }
+    visit([&](Parameter& p) { p.grad = zeros(stream, p.shape, accumulate_dtype(p.dtype)); });
+  }
+  Tensor forward(Pass& pass, const Tensor& x) override {
+    Tensor y = x;
+    for (const auto& gpt : gpts) y = gpt->forward(pass, y, hooks);
+    return y;
+  }
+  Tensor backward(Pass& pass, const Tensor& dy) override {
+    Tensor dx = dy;
+    for (auto gpt = gpts.rbegin(); gpt != gpts.rend(); ++gpt)
+      dx = (*gpt)->backward(pass, dx, hooks);
+    return dx;
+  }
+  void visit(const ParameterVisitor& visitor) override {
+    for (const auto& gpt : gpts) gpt->visit(visitor);
+  }
+
+  std::vector<std::unique_ptr<Gpt>> gpts;
+  NotingHooks hooks;
+};
+
+// Cuts between layers, before the first and behind the last, and a part of nothing but a layer.
+std::vector<std::vector<ModelPart>> cuts() {
+  return {{{true, 0, 1, false}, {false, 1, 2, true}},
+          {{true, 0, 0, false}, {false, 0, 3, false}, {false, 3, 0, true}},
+          {{true, 0, 1, false}, {false, 1, 1, false}, {false, 2, 0, false}, {false, 2, 1, true}}};
+}
+
+TEST_F(GptTest, PartsBehindEachOtherAreTheModelBitForBit) {
+  for (const bool tied : {true, false}) {
+    for (const char* precision : {"fp32", "bf16"}) {
+      GptConfig config = with_everything(precision);
+      config.model.tie_embeddings = tied;
+      config.model.init_std = 0.3;
+      Chain whole(stream(), config, {whole_model(config)});
+      const Outcome want = run_micro_batch(stream(), whole, {}, {}, make_run(stream()));
+      for (const auto& parts : cuts()) {
+        Chain chain(stream(), config, parts);
+        const Outcome outcome = run_micro_batch(stream(), chain, {}, {}, make_run(stream()));
+        EXPECT_EQ(chain.hooks.calls, whole.hooks.calls);
+        for (const auto& [name, values] : want.tensors)
+          if (!(tied && name == "d(embedding/weight)"))
+            EXPECT_EQ(outcome.tensors.at(name), values) << name;
+        if (!tied) continue;
+        // Both ends have the weight, and a part of its gradient.
+        std::vector<double> sum;
+        chain.visit([&](Parameter& p) {
+          if (p.name != "embedding/weight") return;
+          EXPECT_EQ(p.axis, ReduceAxis::Tied);
+          const std::vector<double> part = read_back_as_double(stream(), p.grad);
+          sum.resize(part.size());
+          for (size_t i = 0; i < part.size(); ++i) sum[i] += part[i];
+        });
+        EXPECT_LE(relative_error(sum, want.tensors.at("d(embedding/weight)")), 1e-6);
+      }
+    }
+  }
+}
+
+TEST_F(GptTest, PartsHaveEachParameterOnceAndTheTiedOneAtBothEnds) {
+  for (const bool tied : {true, false}) {
+    GptConfig config = small("fp32");
+    config.model.tie_embeddings = tied;
+    const std::vector<std::string> whole = parameter_names(config);
+    EXPECT_EQ(std::set(whole.begin(), whole.end()).size(), whole.size());
+    for (const auto& parts : cuts()) {
+      std::vector<std::string> names;
+      std::vector<int64_t> moe_layers;
+      for (const ModelPart& part : parts) {
+        Gpt gpt(config, "none", 1, ModelAxes{}, part);
+        EXPECT_EQ(gpt.num_blocks(), part.num_layers + part.embedding + part.head);
+        gpt.visit([&](Parameter& p) {
+          names.push_back(p.name);
+          EXPECT_EQ(p.axis == ReduceAxis::Tied, tied && p.name == "embedding/weight") << p.name;
+        });
+        for (const auto& counts : gpt.expert_counts()) moe_layers.push_back(counts.moe_layer);
+      }
+      if (tied) {
+        EXPECT_EQ(names.back(), "embedding/weight");
+        names.pop_back();
+      }
+      EXPECT_EQ(names, whole);
+      EXPECT_EQ(moe_layers, (std::vector<int64_t>{0, 1}));
+    }
+  }
+}
+
+// What a rank of a described model holds: no group is used.
+TEST_F(GptTest, RanksOfADescriptionHoldEverythingTogether) {
+  GptConfig config = small("fp32");
+  config.model.tie_embeddings = false;
+  config.moe.shared_ffn = 6;
+  for (const bool sequence : {false, true}) {
+    std::map<std::string, int64_t> numel;
+    for (int tp = 0; tp < 2; ++tp) {
+      for (int ep = 0; ep < 2; ++ep) {
+        ModelAxes axes;
+        axes.tensor = {.rank = tp, .size = 2, .sequence = sequence};
+        axes.expert = {.ep_rank = ep, .ep_size = 2};
+        Gpt gpt(config, "none", 1, axes, whole_model(config));
+        gpt.visit([&](Parameter& p) {
+          const Placement placement = p.placement();
+          int64_t rows = 0;
+          for (const PlacedRows& run : placement.runs()) rows += run.num_rows;
+          const bool is_first_copy = p.axis == ReduceAxis::Expert ? tp == 0 : ep == 0;
+          const bool is_replica = tp > 0 && (p.is_copy || p.axis == ReduceAxis::Stage);
+          if (is_first_copy && !is_replica) numel[p.name] += rows * placement.num_columns();
+        });
+      }
+    }
+    Gpt whole(config, "none", 1);
+    whole.visit([&](Parameter& p) { EXPECT_EQ(numel[p.name], p.shape.numel()) << p.name; });
+  }
 }
 
 class GptOnDevices : public DeviceTest {};

@@ -1,0 +1,127 @@
+#include "app/rank_memory.h"
+
+#include <gtest/gtest.h>
+
+#include "app/model_layout.h"
+#include "tests/app/small_run.h"
+#include "tests/app/training_rank.h"
+
+namespace ferry {
+namespace {
+
+// What one rank has allocated before its first step.
+struct Allocated {
+  int pp = 0;
+  int64_t weights = 0, gradients = 0, optimizer = 0;
+  int64_t padding = 0;  // most bytes that the gradients may have beyond their elements
+};
+
+int64_t bytes_named(Device& device, const std::string& name) {
+  for (const MemoryLedger::Usage& usage : device.memory().table())
+    if (usage.name == name) return usage.current;
+  return 0;
+}
+
+std::vector<Allocated> allocate(const RunConfig& config, int ranks) {
+  std::vector<Allocated> result(static_cast<size_t>(ranks));
+  testing::run_ranks(ranks, [&](Group& world, Control&) {
+    testing::TrainingRank rank(config, world);
+    Allocated& own = result[static_cast<size_t>(world.rank())];
+    own.pp = rank.groups().coordinates().pp;
+    own.weights = bytes_named(rank.device(), "parameters");
+    own.gradients = bytes_named(rank.device(), "gradients fp32");
+    own.optimizer =
+        bytes_named(rank.device(), "moments fp32") + bytes_named(rank.device(), "masters fp32");
+    for (const Parameter* p : rank.model().parameters()) {
+      // Each begins at a multiple of 64 elements and has a row more for every rank at most.
+      const int64_t elements = 64 + world.size() * matrix_columns(p->shape);
+      own.padding += elements * static_cast<int64_t>(size_of(accumulate_dtype(p->dtype)));
+    }
+  });
+  return result;
+}
+
+class RankMemory : public ::testing::Test {
+ protected:
+  void expect_estimate(const std::vector<std::string>& layout, int ranks) {
+    SCOPED_TRACE(::testing::PrintToString(layout));
+    const RunConfig config = testing::parallel_run(dir_, layout, ranks);
+    const std::vector<MemoryEstimate> stages = stage_memories(config, ranks);
+    ASSERT_EQ(std::ssize(stages), config.parallel.pipeline);
+    std::vector<int64_t> largest(stages.size());
+    for (const Allocated& own : allocate(config, ranks)) {
+      const auto pp = static_cast<size_t>(own.pp);
+      EXPECT_EQ(own.weights, stages[pp].weights) << "stage " << pp;
+      EXPECT_GE(own.gradients, stages[pp].gradients) << "stage " << pp;
+      EXPECT_LE(own.gradients, stages[pp].gradients + own.padding) << "stage " << pp;
+      // A rank may own fewer rows than the first one.
+      EXPECT_LE(own.optimizer, stages[pp].optimizer) << "stage " << pp;
+      largest[pp] = std::max(largest[pp], own.optimizer);
+    }
+    for (size_t pp = 0; pp < stages.size(); ++pp)
+      EXPECT_EQ(largest[pp], stages[pp].optimizer) << "stage " << pp;
+  }
+
+  testing::TempDir dir_;
+};
+
+TEST_F(RankMemory, WeightsGradientsAndOptimizerAreWhatEachRankAllocates) {
+  for (const char* precision : {"model.precision=bf16", "model.precision=fp32"}) {
+    expect_estimate({precision}, 1);
+    for (std::vector<std::string> layout : testing::layouts_of_four()) {
+      layout.emplace_back(precision);
+      expect_estimate(layout, 4);
+    }
+  }
+}
+
+TEST_F(RankMemory, BytesOfAParameterByPrecision) {
+  const auto expect = [&](const char* precision, int64_t weights, int64_t grads,
+                          int64_t optimizer) {
+    const RunConfig config = testing::parallel_run(dir_, {concat("model.precision=", precision)});
+    const MemoryEstimate bytes = stage_memory(config, 1, 0);
+    const ParameterCount count = count_parameters(config.gpt());
+    const int64_t others = count.total() - count.router;  // the router is never bf16
+    const bool fp64 = std::string(precision) == "fp64";
+    EXPECT_EQ(bytes.weights, weights * others + (fp64 ? 8 : 4) * count.router) << precision;
+    EXPECT_EQ(bytes.gradients, grads * count.total()) << precision;
+    EXPECT_EQ(bytes.optimizer, optimizer * others + (fp64 ? 16 : 8) * count.router) << precision;
+  };
+  expect("bf16", 2, 4, 12);  // a master weight and two moments
+  expect("fp32", 4, 4, 8);   // the weight is its own master
+  expect("fp64", 8, 8, 16);
+}
+
+TEST_F(RankMemory, ActivationsAreOfAllMicroBatchesUnderWay) {
+  const auto stages = [&](std::vector<std::string> layout, int64_t ranks = 4) {
+    layout.emplace_back("batch.global=16");
+    return stage_memories(testing::parallel_run(dir_, layout, ranks), ranks);
+  };
+  const auto activations_of_layers = [&](int64_t first, int64_t count, bool head) {
+    const RunConfig config = testing::parallel_run(dir_);
+    return saved_bytes(config.gpt(), first, count, head, config.batch.micro * config.model.seq);
+  };
+  const auto four = stages({"parallel.pipeline=4"});
+  ASSERT_EQ(four.size(), 4u);
+  for (int pp = 0; pp < 4; ++pp)  // 1F1B: 4, 3, 2, 1
+    EXPECT_EQ(four[static_cast<size_t>(pp)].activations,
+              (4 - pp) * activations_of_layers(pp, 1, pp == 3));
+  EXPECT_EQ(four[0].logits, 0);
+  EXPECT_GT(four[3].logits, 0);
+  // Fewer micro-batches than stages: no more than there are.
+  EXPECT_EQ(
+      stage_memory(testing::parallel_run(dir_, {"parallel.pipeline=4", "batch.global=4"}, 4), 4, 0)
+          .activations,
+      2 * activations_of_layers(0, 1, false));
+  // On one rank a micro-batch is done before the next begins.
+  EXPECT_EQ(stages({}, 1)[0].activations, activations_of_layers(0, 4, true));
+}
+
+TEST_F(RankMemory, ATotalIsTheSumOfItsParts) {
+  const MemoryEstimate memory = stage_memory(testing::parallel_run(dir_), 1, 0);
+  EXPECT_EQ(memory.total(), memory.weights + memory.gradients + memory.optimizer +
+                                memory.activations + memory.logits + memory.workspace);
+}
+
+}  // namespace
+}  // namespace ferry

@@ -1,0 +1,165 @@
+#pragma once
+
+// One rank of a training job, a thread among others: what ferry train makes of a configuration, but
+// without a run directory.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "app/data_spec.h"
+#include "app/host_sum.h"
+#include "app/train_model.h"
+#include "core/host_copy.h"
+#include "tests/support/placed_values.h"
+#include "tests/support/run_ranks.h"
+
+namespace ferry::testing {
+
+/// What a step gives, over all ranks.
+struct StepNumbers {
+  double loss = 0;  // sum over tokens
+  double norm = 0;
+  double lr = 0;
+};
+
+class TrainingRank {
+ public:
+  TrainingRank(const RunConfig& config, Group& world)
+      : config_(config),
+        device_(make_cpu_device()),
+        stream_(poisoned(*device_).make_stream("compute")),
+        groups_(Mesh(world.size(), mesh_sizes(config.parallel)), world),
+        model_(config_, *stream_, groups_) {}
+
+  StepNumbers step() {
+    if (!loader_) loader_ = make_loader();
+    const int64_t first = loader_->consumed_samples();
+    ++num_steps_;
+    BatchFeed feed(*stream_, *loader_);
+    model_.begin_step();
+    const ParallelModel::Input input = model_.forward_backward(feed, first, num_steps_);
+    const MeshCoordinates at = groups_.coordinates();
+    const auto& totals = model_.totals().all();
+    const auto loss = totals.find("loss");
+    std::vector<double> sums{
+        loss == totals.end() ? 0.0 : read_back_as_double(*stream_, loss->second)[0],
+        at.tp == 0 && at.pp == 0 ? input.num_loss_tokens : 0.0};
+    sum_over_ranks(sums, groups_.world(), *stream_);
+    StepNumbers numbers;
+    numbers.loss = sums[0];
+    numbers.norm = model_.gradient_norm(sums[1]);
+    numbers.lr = model_.update(num_steps_, sums[1], numbers.norm);
+    return numbers;
+  }
+
+  Device& device() { return *device_; }
+  Stream& stream() { return *stream_; }
+  TrainModel& model() { return model_; }
+  const MeshGroups& groups() const { return groups_; }
+
+ private:
+  static Device& poisoned(Device& device) {
+    device.set_poison_memory(true);
+    return device;
+  }
+  std::unique_ptr<Loader> make_loader() const {
+    const Mesh& mesh = groups_.mesh();
+    LoaderConfig loader;
+    loader.micro = config_.batch.micro;
+    loader.global = config_.global_batch(mesh.world());
+    loader.dp_rank = groups_.coordinates().dp;
+    loader.dp_size = mesh.dp();
+    return std::make_unique<Loader>(open_dataset(training_data_spec(config_, mesh.world())),
+                                    loader);
+  }
+
+  RunConfig config_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  MeshGroups groups_;
+  TrainModel model_;
+  std::unique_ptr<Loader> loader_;
+  int64_t num_steps_ = 0;
+};
+
+/// Tensors put together from the parts of all ranks, which call it from their threads.
+class Assembly {
+ public:
+  /// Expects what another rank has given already to be the same bits.
+  void add(const std::string& name, const std::vector<double>& part, const Placement& placement) {
+    const std::lock_guard lock(mutex_);
+    const auto size = static_cast<size_t>(placement.global_shape().numel());
+    std::vector<double>& values = whole_[name];
+    std::vector<int>& times = times_[name];
+    values.resize(size);
+    times.resize(size);
+    for_each_placed(placement, [&](size_t global, size_t local) {
+      if (times[global]++ > 0) EXPECT_EQ(values[global], part.at(local)) << name << ' ' << global;
+      values[global] = part.at(local);
+    });
+  }
+  /// The weights that a rank computes with.
+  void add_values(TrainingRank& rank) {
+    rank.model().finish_update();
+    for (const Parameter* parameter : rank.model().parameters())
+      add(parameter->name, read_back_as_double(rank.stream(), parameter->value),
+          parameter->placement());
+  }
+  /// Masters and moments that a rank stores, as "master NAME" and so on.
+  void add_state(TrainingRank& rank) {
+    for (const StoredRows& rows : rank.model().stored_rows()) {
+      const AdamwState& state = rank.model().store().state(*rows.parameter);
+      const Placement placement = rows.parameter->placement().rows(rows.begin, rows.end);
+      const int64_t columns = placement.num_columns();
+      const auto add_rows = [&](const char* kind, const Tensor& tensor) {
+        const std::vector<double> all = read_back_as_double(rank.stream(), tensor);
+        add(concat(kind, ' ', rows.parameter->name),
+            {all.begin() + rows.begin * columns, all.begin() + rows.end * columns}, placement);
+      };
+      add_rows("master", state.master);
+      add_rows("exp_avg", state.exp_avg);
+      add_rows("exp_avg_sq", state.exp_avg_sq);
+    }
+  }
+
+  /// Expects that every element was given.
+  const std::map<std::string, std::vector<double>>& whole() const {
+    for (const auto& [name, times] : times_)
+      EXPECT_EQ(std::count(times.begin(), times.end(), 0), 0) << name << " is not complete";
+    return whole_;
+  }
+  void expect_each_once() const {
+    for (const auto& [name, times] : times_)
+      EXPECT_EQ(std::count(times.begin(), times.end(), 1), std::ssize(times)) << name;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::vector<double>> whole_;
+  std::map<std::string, std::vector<int>> times_;
+};
+
+/// Layouts of four ranks, by their overrides: every axis alone and several together.
+inline std::vector<std::vector<std::string>> layouts_of_four() {
+  return {
+      {"optimizer.distributed=false"},
+      {"optimizer.distributed=true", "optimizer.overlap_param_gather=true"},
+      {"parallel.tensor=2"},
+      {"parallel.tensor=2", "parallel.sequence=true", "optimizer.distributed=false"},
+      {"parallel.expert=4"},
+      {"parallel.expert=2", "parallel.expert_tensor=2", "moe.dispatcher=allgather"},
+      {"parallel.pipeline=4"},
+      {"parallel.pipeline=4", "parallel.layout='E|tt||ttL'"},
+      {"parallel.pipeline=2", "parallel.virtual_stages=2", "optimizer.distributed=false"},
+      {"parallel.pipeline=2", "parallel.layout='Et|t||ttL'", "model.tie_embeddings=false"},
+      {"parallel.tensor=2", "parallel.sequence=true", "parallel.expert=2", "parallel.pipeline=2"},
+  };
+}
+
+}  // namespace ferry::testing
