@@ -75,7 +75,8 @@ bool wants_supervisor() {
 void print_error(const Error& error, int rank, int size, const std::string& host) {
   std::string text = error.what();
   if (!text.starts_with("error")) text = "error: " + text;
-  if (size > 1 && error.code() != ExitCode::Usage)
+  // A mistake of the user that all ranks share is said by rank 0.
+  if (size > 1 && (error.code() != ExitCode::Usage || rank > 0))
     text = concat("[rank ", rank, "] ", text, "\n  rank: ", rank, " of ", size, " on ", host, ", ",
                   mark_text());
   std::cerr << text << std::endl;

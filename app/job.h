@@ -20,8 +20,8 @@ namespace ferry {
 int run_job(const std::function<ExitCode(Runtime&)>& body);
 
 /// Prints an error to standard error: the text, and nothing else for a user's mistake; in a job of
-/// many also which rank on which host met it, and where it was (core/mark.h), unless it is about
-/// the command or the configuration, which all ranks share.
+/// many also which rank on which host met it, and where it was (core/mark.h), unless rank 0 says it
+/// of the command or the configuration, which all ranks share.
 void print_error(const Error& error, int rank, int size, const std::string& host = "");
 
 }  // namespace ferry

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -62,9 +63,9 @@ sigset_t signals_of(const std::initializer_list<int>& numbers) {
 }
 
 // For ps and pkill: the process that computes keeps the name of the command, this one does not.
-void rename_process(pid_t child) {
-  const std::string name = concat("ferry-watch of ", child);
-  prctl(PR_SET_NAME, "ferry-watch");
+void rename_process() {
+  const std::string name = "ferry-watch";
+  prctl(PR_SET_NAME, name.c_str());
   std::ifstream stat("/proc/self/stat");
   std::string text;
   std::getline(stat, text);
@@ -73,10 +74,10 @@ void rename_process(pid_t child) {
   std::string skipped;
   for (int field = 3; field < 48; ++field) fields >> skipped;
   uintptr_t begin = 0, end = 0;
-  if (!(fields >> begin >> end) || begin == 0 || end <= begin + name.size()) return;
+  if (!(fields >> begin >> end) || begin == 0 || end <= begin) return;
   auto* arguments = reinterpret_cast<char*>(begin);
   std::memset(arguments, 0, end - begin);
-  std::memcpy(arguments, name.data(), name.size());
+  std::memcpy(arguments, name.data(), std::min<size_t>(name.size(), end - begin - 1));
 }
 
 [[noreturn]] void run_rank(const Supervision& supervision, pid_t supervisor,
@@ -169,7 +170,7 @@ int supervise(const Supervision& supervision, const std::function<int()>& body) 
     sigprocmask(SIG_SETMASK, &before, nullptr);
     run_rank(supervision, supervisor, ended, body);
   }
-  rename_process(child);
+  rename_process();
   // The signals stay blocked: one that is pending would end this process with another code.
   return watch(supervision, child, launcher, signals, ended);
 }

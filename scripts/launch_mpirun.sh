@@ -17,7 +17,8 @@
 #   - ranks are not bound to single cores; ferry binds those with a GPU to the CPUs near it
 #   - one BLAS thread for each rank, unless OPENBLAS_NUM_THREADS is set
 #   - variables FERRY_*, NCCL_*, UCX_* and OPENBLAS_NUM_THREADS reach the ranks of every host
-#   - the exit codes of docs/errors.md: a job that lost a rank or a host ends with 75
+#   - the exit codes of docs/errors.md: a job that lost a rank or a host ends with 75, also where
+#     mpirun would wait for a host that does not answer any more
 # FERRY names another program than build/ferry.
 set -uo pipefail
 
@@ -77,6 +78,21 @@ patience() {
   kill -TERM "$job" 2>/dev/null
 }
 
+# Ends mpirun when the ranks of this host are gone: it waits for the daemon of a host that is cut
+# off, for as long as TCP repeats a packet. The others end by their own limit (FERRY_COMM_TIMEOUT_S).
+# shellcheck disable=SC2317
+patrol() {
+  local seen='' absent=0
+  while sleep 1; do
+    if pgrep -P "$job" -x ferry-watch >/dev/null; then
+      seen=1 absent=0
+    elif [ -n "$seen" ]; then
+      absent=$((absent + 1))
+      if [ "$absent" -ge 10 ]; then kill -KILL "$job"; fi
+    fi
+  done
+}
+
 timer=''
 # shellcheck disable=SC2317
 ask_to_stop() {
@@ -95,6 +111,8 @@ set -m
 mpirun -n "$ranks" --bind-to none "${options[@]}" "$ferry" train "$@" </dev/null &
 job=$!
 set +m
+patrol >/dev/null 2>&1 &
+patrol=$!
 trap ask_to_stop TERM INT USR2
 trap 'tell USR1' USR1
 status=0
@@ -105,7 +123,7 @@ while :; do
   if [ "$code" != 127 ]; then status=$code; fi  # 127: its status was already taken
   if [ -z "$interrupted" ]; then break; fi      # else a trap ended the wait, not the job
 done
-if [ -n "$timer" ]; then kill "$timer" 2>/dev/null; fi
+kill "$patrol" ${timer:+"$timer"} 2>/dev/null
 
 # Above 128: a rank, its supervisor or mpirun was killed by a signal.
 if [ "$status" -gt 128 ]; then

@@ -5,7 +5,6 @@
 #include <thread>
 
 #include "core/check.h"
-#include "core/comm/runtime.h"
 #include "core/wait.h"
 
 namespace ferry {
@@ -15,15 +14,15 @@ namespace {
 constexpr std::chrono::microseconds kSpin{20};
 constexpr std::chrono::microseconds kPause{50};
 
-[[noreturn]] void fail_deadline(const std::string& what, double waited) {
+[[noreturn]] void fail_deadline(const std::string& what, double waited, double limit) {
   fail(ExitCode::Lost, "communication hangs: ", what, " waited ", waited, " s, the limit is ",
-       comm_timeout_seconds(),
+       limit,
        " s (FERRY_COMM_TIMEOUT_S)\n  why : a rank is gone or stuck\n  try : restart the job");
 }
 
 // Waits until the call that returned `result` is done on the host, which for a collective means
 // that it is enqueued. An error of an earlier operation shows here, too.
-void await_nccl(ncclResult_t result, ncclComm_t comm, const std::string& what) {
+void await_nccl(ncclResult_t result, ncclComm_t comm, const std::string& what, double limit) {
   using Clock = std::chrono::steady_clock;
   if (result != ncclSuccess && result != ncclInProgress) fail_nccl(result, comm, what);
   const auto begin = Clock::now();
@@ -34,7 +33,7 @@ void await_nccl(ncclResult_t result, ncclComm_t comm, const std::string& what) {
     if (state == ncclSuccess) return;
     if (state != ncclInProgress) fail_nccl(state, comm, what);
     const std::chrono::duration<double> waited = Clock::now() - begin;
-    if (waited.count() > comm_timeout_seconds()) fail_deadline(what, waited.count());
+    if (waited.count() > limit) fail_deadline(what, waited.count(), limit);
     if (waited > kSpin) std::this_thread::sleep_for(kPause);
   }
 }
@@ -61,7 +60,7 @@ NcclCommunicator::~NcclCommunicator() {
       static_cast<void>(ncclCommAbort(comm_));
       return;
     }
-    await_nccl(ncclCommFinalize(comm_), comm_, "ncclCommFinalize");
+    await_nccl(ncclCommFinalize(comm_), comm_, "ncclCommFinalize", timeout_s_);
     static_cast<void>(ncclCommDestroy(comm_));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "ferry: %s\n", error.what());
@@ -79,7 +78,7 @@ void NcclCommunicator::run(const std::string& what, const Call& call) {
   if (broken()) fail(ExitCode::Lost, what, ": the group failed before");
   try {
     const ncclResult_t result = call();  // may set comm_
-    await_nccl(result, comm_, what);
+    await_nccl(result, comm_, what, timeout_s_);
   } catch (...) {
     set_error(std::current_exception());
     throw;
@@ -115,8 +114,8 @@ void NcclCommunicator::check() {
     if (!first.begun && first.before.ready()) first.begun = now;
     if (!first.begun) return;
     const std::chrono::duration<double> waited = now - *first.begun;
-    if (!first.long_wait && waited.count() > comm_timeout_seconds() / 2) first.long_wait.emplace();
-    if (waited.count() > comm_timeout_seconds()) fail_deadline(first.what, waited.count());
+    if (!first.long_wait && waited.count() > timeout_s_ / 2) first.long_wait.emplace();
+    if (waited.count() > timeout_s_) fail_deadline(first.what, waited.count(), timeout_s_);
   } catch (...) {
     error_ = std::current_exception();
     throw;

@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 
+#include "core/comm/runtime.h"
 #include "core/device_cuda.h"
 #include "core/mark.h"
 #include "core/stream.h"
@@ -29,7 +30,8 @@ class NcclCommunicator {
  public:
   using Call = std::function<ncclResult_t()>;
 
-  explicit NcclCommunicator(CudaDevice& device) : device_(device) {}
+  explicit NcclCommunicator(CudaDevice& device, double timeout_s = comm_timeout_seconds())
+      : device_(device), timeout_s_(timeout_s) {}
   ~NcclCommunicator();
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
@@ -39,6 +41,7 @@ class NcclCommunicator {
   /// For the call that makes the communicator.
   ncclComm_t* address() { return &comm_; }
   CudaDevice& device() const { return device_; }
+  double timeout_s() const { return timeout_s_; }
 
   /// Makes a call, or several between ncclGroupStart and ncclGroupEnd, and waits until it is done
   /// on the host. After an error the communicator is of no more use.
@@ -63,6 +66,7 @@ class NcclCommunicator {
   void set_error(std::exception_ptr error);
 
   CudaDevice& device_;
+  double timeout_s_;
   ncclComm_t comm_ = nullptr;
   std::mutex mutex_;
   std::exception_ptr error_;  // the first

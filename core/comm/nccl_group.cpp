@@ -141,7 +141,7 @@ class NcclGroup final : public Group {
   }
 
   std::unique_ptr<Group> split(int color, const std::string& name) override {
-    auto part = std::make_unique<NcclCommunicator>(comm_->device());
+    auto part = std::make_unique<NcclCommunicator>(comm_->device(), comm_->timeout_s());
     ncclConfig_t config = NcclCommunicator::config();
     const std::string text = concat("split of group ", name_, " into ", name);
     comm_->device().make_current();

@@ -26,6 +26,15 @@ void avoid_forbidden_copies() {
   CHECK(setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0) == 0, "setenv failed");
 }
 
+// How the CUDA runtime must start in a job of several ranks; before its first call.
+void let_gpus_wait_for_peers() {
+  // Kernels are otherwise loaded at their first launch, which may wait for all work of the GPU: for
+  // a collective whose peer waits for this rank to go on.
+  CHECK(setenv("CUDA_MODULE_LOADING", "EAGER", 0) == 0, "setenv failed");
+  // Streams that wait for a peer must not share a hardware queue with those that work; 8 unless set.
+  CHECK(setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0, "setenv failed");
+}
+
 class SoloRuntime final : public Runtime {
  public:
   int rank() const override { return 0; }
@@ -117,6 +126,7 @@ class MpiRuntime final : public Runtime {
  public:
   explicit MpiRuntime(int num_ranks) {
     avoid_forbidden_copies();
+    let_gpus_wait_for_peers();
     int provided = MPI_THREAD_SINGLE;
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
     if (provided < MPI_THREAD_MULTIPLE)

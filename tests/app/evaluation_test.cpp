@@ -88,7 +88,7 @@ TEST_F(Evaluation, TakesFewerSamplesOfASmallerDataset) {
 TEST_F(Evaluation, ADatasetWithoutOneMicroBatchIsADataError) {
   RunConfig config = testing::small_run(dir_);
   const auto data = open_validation_data(config, 1);
-  config.batch.micro = 1000;
+  config.batch.micro = config.batch.global = 1000;
   const auto solo = make_solo_group();
   const MeshGroups groups(Mesh(1, {}), *solo);
   ParallelModel model(config, stream(), groups);

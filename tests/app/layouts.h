@@ -142,6 +142,7 @@ class LayoutRank {
       const int64_t first = loader_.consumed_samples();
       model_.begin_step();
       const double tokens = model_.forward_backward(feed, first, step).num_loss_tokens;
+      model_.finish_backward();
       const double all_tokens = add_numbers(tokens, outcome);
       if (step == config_.run.steps) {
         add_gradients();

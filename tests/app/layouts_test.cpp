@@ -16,9 +16,9 @@
 namespace ferry::testing {
 namespace {
 
-// Drawn once, so that each axis is in several of them; see CoverEveryKind.
-constexpr uint64_t kSeeds[] = {54,  62,  167, 262, 307, 371, 417, 434, 437, 443,
-                               461, 467, 470, 506, 570, 572, 574, 577, 596, 600};
+// Chosen so that together they try everything; see CoverEveryKind.
+constexpr uint64_t kSeeds[] = {3,   13,  42,  106, 138, 163, 166, 205, 229, 254,
+                               259, 313, 331, 466, 494, 509, 514, 524, 531, 555};
 constexpr uint64_t kFirstRandomSeed = 1000;
 
 LayoutOutcome train_on_threads(const RunConfig& config, int ranks, const std::string& axis,
@@ -281,6 +281,11 @@ TEST_F(PlantedMistakes, ASwappedShardIsFound) {
   expect_found({"edp", Mistake::RotateScatter, 4, {"parallel.expert=2", kSharded}, "experts"});
   expect_found(
       {"tp", Mistake::RotateGather, 2, {"parallel.tensor=2", "parallel.sequence=true"}, "loss"});
+  expect_found({"exchange",
+                Mistake::RotateGather,
+                2,
+                {"parallel.expert=2", "moe.dispatcher=allgather"},
+                "loss"});
 }
 
 TEST_F(PlantedMistakes, MissedCountsAreFound) {

@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
+using testing::TrainingRank;
 
 // A rank of a job whose ranks are threads.
 class ThreadRuntime final : public Runtime {
@@ -49,13 +50,13 @@ class StartTest : public ::testing::Test {
   // Begins on two tensor-parallel ranks, and runs `then` on each of them; all ranks must have got
   // the same.
   Start begin(const std::vector<std::string>& more = {},
-              const std::function<void(TrainingRank&, Runtime&, const Start&)>& then = {}) {
+              const std::function<void(TrainingRank&, Runtime&, const Start&)>& then = nullptr) {
     std::vector<std::string> overrides = {"parallel.tensor=2"};
     overrides.insert(overrides.end(), more.begin(), more.end());
     const RunConfig config = testing::parallel_run(dir_, overrides, 2);
     std::vector<Start> starts(2);
     testing::run_ranks(2, [&](Group& world, Control& control) {
-      testing::TrainingRank rank(config, world);
+      TrainingRank rank(config, world);
       ThreadRuntime runtime(world.rank(), control);
       const Start start = begin_run(config, runtime, rank.model(), *data(config, 2));
       if (then) then(rank, runtime, start);
@@ -67,8 +68,6 @@ class StartTest : public ::testing::Test {
     EXPECT_EQ(starts[0].parent.has_value(), starts[1].parent.has_value());
     return starts[0];
   }
-
-  using TrainingRank = testing::TrainingRank;
 
   // Trains a step more and saves it as `step`.
   void begin_and_save(int64_t step, const std::vector<std::string>& more = {}) {

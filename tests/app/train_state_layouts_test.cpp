@@ -33,6 +33,7 @@ class TrainStateLayouts : public ::testing::Test {
     request.attempt = attempt.number;
     request.slices = snapshot.slices();
     request.state = to_state({1, 8, 128}, 1234, 1e-3, 0xabcdef);
+    request.verify = false;  // it is read back anyway
     return save_checkpoint(request, control);
   }
 
@@ -70,7 +71,7 @@ class TrainStateLayouts : public ::testing::Test {
       weights.add_values(rank);
       state.add_state(rank);
       const SaveReport report = save(rank, control, dir_ / name);
-      if (world.rank() == 0) EXPECT_EQ(report.root, saved.root) << "saved again";
+      EXPECT_EQ(report.root, saved.root) << "saved again";
       rank.step();
       rank.model().finish_update();
       load_weights(rank.stream(), checkpoint, rank.model().parameters());
@@ -85,15 +86,13 @@ class TrainStateLayouts : public ::testing::Test {
 };
 
 TEST_F(TrainStateLayouts, AnyLayoutReadsWhatOneRankWrote) {
-  for (const char* precision : {"model.precision=fp64", "model.precision=bf16"}) {
-    for (const char* tied : {"model.tie_embeddings=true", "model.tie_embeddings=false"}) {
-      const Layout model = {precision, tied};
-      const Saved saved = train_and_save(config({}, 1, model), 1, concat(precision, tied));
-      int count = 0;
-      for (const Layout& layout : testing::layouts_of_four()) {
-        SCOPED_TRACE(::testing::PrintToString(layout) + precision + tied);
-        expect_loads(config(layout, 4, model), 4, saved, concat(precision, tied, ++count));
-      }
+  for (const Layout& model : {Layout{"model.precision=fp64", "model.tie_embeddings=true"},
+                              Layout{"model.precision=bf16", "model.tie_embeddings=false"}}) {
+    const Saved saved = train_and_save(config({}, 1, model), 1, model[0]);
+    int count = 0;
+    for (const Layout& layout : testing::layouts_of_four()) {
+      SCOPED_TRACE(::testing::PrintToString(layout) + ::testing::PrintToString(model));
+      expect_loads(config(layout, 4, model), 4, saved, concat(model[0], ++count));
     }
   }
 }
@@ -126,10 +125,8 @@ TEST_F(TrainStateLayouts, WeightsOnlyLeavesMomentsZero) {
   });
   EXPECT_EQ(weights.whole(), saved.weights);
   for (const auto& [name, values] : state.whole()) {
-    if (name.starts_with("master"))
-      EXPECT_EQ(values, saved.state.at(name)) << name;
-    else
-      EXPECT_EQ(values, std::vector<double>(values.size(), 0.0)) << name;
+    const std::vector<double> zeros(values.size());
+    EXPECT_EQ(values, name.starts_with("master") ? saved.state.at(name) : zeros) << name;
   }
 }
 

@@ -16,6 +16,7 @@
 #include "app/host_sum.h"
 #include "app/train_model.h"
 #include "core/host_copy.h"
+#include "tests/support/expect_close.h"
 #include "tests/support/placed_values.h"
 #include "tests/support/run_ranks.h"
 
@@ -44,6 +45,7 @@ class TrainingRank {
     BatchFeed feed(*stream_, *loader_);
     model_.begin_step();
     const ParallelModel::Input input = model_.forward_backward(feed, first, num_steps_);
+    model_.finish_backward();
     const MeshCoordinates at = groups_.coordinates();
     const auto& totals = model_.totals().all();
     const auto loss = totals.find("loss");
@@ -100,7 +102,9 @@ class Assembly {
     values.resize(size);
     times.resize(size);
     for_each_placed(placement, [&](size_t global, size_t local) {
-      if (times[global]++ > 0) EXPECT_EQ(values[global], part.at(local)) << name << ' ' << global;
+      if (times[global]++ > 0) {
+        EXPECT_EQ(values[global], part.at(local)) << name << ' ' << global;
+      }
       values[global] = part.at(local);
     });
   }

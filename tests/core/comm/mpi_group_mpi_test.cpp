@@ -177,7 +177,7 @@ TEST_F(MpiJob, MeshGroupsAreTheRanksOfEachAxis) {
   const auto world = runtime().world_group();
   const Mesh mesh(world->size(), {.tensor = 2, .expert = 2});
   const MeshGroups groups(mesh, *world);
-  for (const char* axis : {"tp", "cp", "dp", "pp", "etp", "ep", "edp"}) {
+  for (const char* axis : {"tp", "pp", "exchange", "dp", "stage", "tied", "edp"}) {
     const Tensor sum = make_tensor(
         *stream, {1}, DType::I32, [&](int64_t) { return static_cast<double>(1 << world->rank()); });
     groups.along(axis).all_reduce(*stream, sum, ReduceOp::Sum);
