@@ -35,8 +35,14 @@ void add_train_command(CLI::App& root, const std::string& command_line, int& exi
           load_valid_config(options->config, options->overrides, runtime.size());
       require_same_job(runtime.control(), runtime.host_name(),
                        version_text() + " (git " + git_revision() + ")", config);
-      Trainer trainer(config, runtime, command_line);
-      return trainer.run();
+      auto trainer = std::make_unique<Trainer>(config, runtime, command_line);
+      try {
+        return trainer->run();
+      } catch (...) {
+        // The end of streams waits for collectives that other ranks may never join.
+        if (runtime.size() > 1) static_cast<void>(trainer.release());
+        throw;
+      }
     });
   });
 }

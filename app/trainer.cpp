@@ -184,6 +184,7 @@ StepReport Trainer::Parts::train_step() {
   const auto start = Clock::now();
   StepReport report;
   report.step = progress.step + 1;
+  mark(report.step, "start of the step");
   const int64_t num_micro = config.num_microbatches(runtime.size());
   if (config.debug.throw_at.step == report.step &&
       config.debug.throw_at.rank.value_or(0) == runtime.rank())
@@ -194,7 +195,7 @@ StepReport Trainer::Parts::train_step() {
   const ParallelModel::Input input = model.forward_backward(feed, progress.samples, report.step);
   report.data_seconds = input.data_seconds;
   model.finish_backward();
-  if (config.debug.nonfinite_at_step == report.step)
+  if (config.debug.nonfinite_at_step == report.step && !model.parameters().empty())
     fill(*stream, model.parameters().front()->grad, std::numeric_limits<double>::quiet_NaN());
 
   mark(report.step, "sum of losses over ranks");

@@ -85,6 +85,10 @@ const std::vector<Exclusion>& unsupported_features() {
           {"optimizer.name"}, [](const RunConfig& c) { return c.optimizer.name == "sgd"; }, "SGD",
           "optimizer.name = adamw"),
       missing(
+          {"optimizer.precision_aware"},
+          [](const RunConfig& c) { return c.optimizer.precision_aware; },
+          "a precision-aware optimizer", "optimizer.precision_aware = false"),
+      missing(
           {"optimizer.offload.enabled"},
           [](const RunConfig& c) { return c.optimizer.offload.enabled; },
           "the hybrid CPU and GPU optimizer", "optimizer.offload.enabled = false"),

@@ -3,12 +3,12 @@
 // What each rank of a pipeline does, as a list of actions that a pure function makes, the simulator
 // (pipeline/simulate.h) proves and the executor (pipeline/executor.h) runs.
 //
-//   GPipe                  all forward passes, then all backward passes (Huang et al. 2019)
-//   OneForwardOneBackward  as few passes in flight as the stages behind need (Narayanan et al.
-//   2019) Interleaved            the same with several chunks of the model on each rank, which
-//   makes the
-//                          bubble shorter by their number (Narayanan et al. 2021)
-//   ForwardOnly            evaluation
+//   GPipe         all forward passes, then all backward passes (Huang et al., 2019)
+//   OneForwardOneBackward
+//                 as few passes in flight as the stages behind need (Narayanan et al., 2019)
+//   Interleaved   the same with several chunks of the model on each rank, which makes the bubble
+//                 shorter by their number (Narayanan et al., 2021)
+//   ForwardOnly   evaluation
 //
 // In all of them each chunk makes its backward passes in the order of micro-batches, so gradients
 // are summed in the same order and a change of schedule or layout does not alter a bit of them.

@@ -31,7 +31,8 @@ void let_gpus_wait_for_peers() {
   // Kernels are otherwise loaded at their first launch, which may wait for all work of the GPU: for
   // a collective whose peer waits for this rank to go on.
   CHECK(setenv("CUDA_MODULE_LOADING", "EAGER", 0) == 0, "setenv failed");
-  // Streams that wait for a peer must not share a hardware queue with those that work; 8 unless set.
+  // Streams that wait for a peer must not share a hardware queue with those that work; 8 unless
+  // set.
   CHECK(setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0, "setenv failed");
 }
 

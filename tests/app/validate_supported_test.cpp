@@ -34,6 +34,7 @@ TEST(Validate, EveryFeatureThatIsMissingIsRefusedByName) {
       {"moe.router.jitter", {{"moe.router.jitter=0.1"}}},
       {"batch.ramp", {{"batch.ramp=[4,4,100]"}}},
       {"optimizer.name", {{"optimizer.name=sgd"}}},
+      {"optimizer.precision_aware", {{"optimizer.precision_aware=true"}}},
       {"optimizer.offload.enabled", {{"optimizer.offload.enabled=true"}}},
       {"optimizer.offload.dump_param_groups", {{"optimizer.offload.dump_param_groups=a.json"}}},
       {"activation_offload.enabled", {{"activation_offload.enabled=true"}}},

@@ -69,7 +69,7 @@ for name, parameters, gflop in (("olmoe_1b_7b", 6.919, 7.88), ("qwen3_30b_a3b", 
     plan = json.load(open(f"{sys.argv[1]}/{name}.json"))
     assert abs(plan["parameters"]["total"] / 1e9 - parameters) < 0.005, plan["parameters"]
     assert abs(plan["flops_per_token"]["total"] / 1e9 / gflop - 1) < 0.005, plan["flops_per_token"]
-    assert plan["memory_bytes_per_rank"]["total"] > 0
+    assert all(rank["total"] > 0 for rank in plan["memory_bytes_per_rank"])
 PYTHON
 }
 
