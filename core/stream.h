@@ -55,6 +55,9 @@ class Stream {
 
   /// An event after all work enqueued so far.
   virtual Event record() = 0;
+  /// The same, for a thread that other work of the device waits for: looking at this event takes no
+  /// call of the device's driver, which may itself be waiting for the device.
+  virtual Event record_for_host() { return record(); }
   /// Work enqueued from now on starts after the event. Returns at once. Events of any device.
   virtual void wait(const Event& event) = 0;
   /// Blocks the host until all work enqueued so far is done; throws the error of that work.

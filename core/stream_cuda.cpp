@@ -13,23 +13,63 @@
 namespace ferry {
 namespace {
 
-using WaitValue = PFN_cuStreamWaitValue32_v11070;
+// A function of the driver that is loaded, so that no program links against the driver's library.
+void* driver_function(const char* name) {
+  void* pointer = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  CUDA_CHECK(cudaGetDriverEntryPointByVersion(name, &pointer, 11070, cudaEnableDefault, &found));
+  if (found != cudaDriverEntryPointSuccess || pointer == nullptr)
+    fail(ExitCode::Resource, "the NVIDIA driver has no ", name,
+         ": install one for CUDA 12 or newer");
+  return pointer;
+}
 
-// From the driver that is loaded, so that no program links against the driver's library.
-WaitValue stream_wait_value() {
-  static const WaitValue function = [] {
-    void* pointer = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &pointer, 11070,
-                                                cudaEnableDefault, &found));
-    if (found != cudaDriverEntryPointSuccess || pointer == nullptr)
-      fail(ExitCode::Resource,
-           "the NVIDIA driver has no cuStreamWaitValue32: install one for "
-           "CUDA 12 or newer");
-    return reinterpret_cast<WaitValue>(pointer);
-  }();
+PFN_cuStreamWaitValue32_v11070 stream_wait_value() {
+  static const auto function =
+      reinterpret_cast<PFN_cuStreamWaitValue32_v11070>(driver_function("cuStreamWaitValue32"));
   return function;
 }
+
+PFN_cuStreamWriteValue32_v11070 stream_write_value() {
+  static const auto function =
+      reinterpret_cast<PFN_cuStreamWriteValue32_v11070>(driver_function("cuStreamWriteValue32"));
+  return function;
+}
+
+// A number in pinned memory through which a stream and a thread of the host tell each other.
+struct Flag {
+  explicit Flag(Device& device) : memory(Tensor::host(device, "event flags", {1}, DType::I32)) {
+    set(0);
+  }
+  void set(int32_t value) const { number().store(value, std::memory_order_seq_cst); }
+  bool is_set() const { return number().load(std::memory_order_seq_cst) != 0; }
+  CUdeviceptr on_device() const {
+    void* pointer = nullptr;
+    CUDA_CHECK(cudaHostGetDevicePointer(&pointer, memory.raw(), 0));
+    return reinterpret_cast<CUdeviceptr>(pointer);
+  }
+
+  Tensor memory;
+
+ private:
+  std::atomic_ref<int32_t> number() const { return std::atomic_ref(*memory.data<int32_t>()); }
+};
+
+// An event that the GPU writes to host memory.
+class FlagEvent final : public EventState {
+ public:
+  FlagEvent(Flag flag, std::shared_ptr<HostFailure> failure)
+      : flag_(std::move(flag)), failure_(std::move(failure)) {}
+  bool ready() const override { return flag_.is_set(); }
+  void wait_host() const override {
+    wait_until_ready(concat("stream '", failure_->stream(), "'"), [this] { return ready(); });
+    failure_->rethrow();
+  }
+
+ private:
+  Flag flag_;
+  std::shared_ptr<HostFailure> failure_;
+};
 
 void used_until(const Tensor& tensor, CudaStream& stream, const std::shared_ptr<CudaEvent>& event) {
   if (auto* storage = dynamic_cast<CudaStorage*>(tensor.storage().get()))
@@ -129,24 +169,31 @@ void CudaStream::wait(const Event& event) {
     host->wait_host();  // throws the error of the work before it
     return;
   }
-  // The flag's memory is reused only after this stream has passed it (hold) and the CPU stream has
-  // set it (the callback's copy of the tensor).
-  const Tensor flag = Tensor::host(device_, "event flags", {1}, DType::I32);
-  int32_t* value = flag.data<int32_t>();
-  std::atomic_ref(*value).store(0, std::memory_order_seq_cst);
-  void* device_pointer = nullptr;
-  CUDA_CHECK(cudaHostGetDevicePointer(&device_pointer, value, 0));
-  CUDA_DRIVER_CHECK(stream_wait_value()(
-      handle_->get(), reinterpret_cast<CUdeviceptr>(device_pointer), 1, CU_STREAM_WAIT_VALUE_GEQ));
-  hold(flag);
+  // The flag's memory is reused only after this stream has passed it (used_until) and the CPU
+  // stream has set it (the callback's copy). The callback's thread calls nothing of the driver.
+  const Flag flag(device_);
+  CUDA_DRIVER_CHECK(
+      stream_wait_value()(handle_->get(), flag.on_device(), 1, CU_STREAM_WAIT_VALUE_GEQ));
+  used_until(flag.memory, *this,
+             std::make_shared<CudaEvent>(device_.events(), handle_->get(), failure_));
   host->on_ready([flag, host, failure = failure_] {
     try {
       host->wait_host();
     } catch (...) {
       failure->set(std::current_exception());
     }
-    std::atomic_ref(*flag.data<int32_t>()).store(1, std::memory_order_seq_cst);
+    flag.set(1);
   });
+}
+
+Event CudaStream::record_for_host() {
+  device_.make_current();
+  const Flag flag(device_);
+  CUDA_DRIVER_CHECK(
+      stream_write_value()(handle_->get(), flag.on_device(), 1, CU_STREAM_WRITE_VALUE_DEFAULT));
+  used_until(flag.memory, *this,
+             std::make_shared<CudaEvent>(device_.events(), handle_->get(), failure_));
+  return Event(std::make_shared<FlagEvent>(flag, failure_));
 }
 
 void CudaStream::synchronize() { record().wait_host(); }

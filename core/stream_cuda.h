@@ -88,6 +88,7 @@ class CudaStream final : public Stream {
   CudaStream(CudaDevice& device, std::string name);
 
   Event record() override;
+  Event record_for_host() override;
   void wait(const Event& event) override;
   void synchronize() override;
   void zero(const Tensor& tensor) override;

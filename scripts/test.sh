@@ -43,7 +43,9 @@ export FERRY=$root/build/ferry
 export FERRY_PYTHON=python3
 if ! python3 -c 'import h5py' 2>/dev/null; then FERRY_PYTHON=/usr/bin/python3; fi
 if command -v ccache >/dev/null; then
+  # The sloppiness is what it asks for before it caches a source with precompiled headers.
   export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_NOHASHDIR=1
+  export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
 fi
 results=build/test-results
 rm -rf "$results"
@@ -59,19 +61,19 @@ wanted() {
   case " ${parts[*]} " in *" $1 "*) ;; *) return 1 ;; esac
 }
 
-# run STEP NAME COMMAND...: keeps output and exit status for test_results.py; says how it went.
+# run STEP NAME COMMAND...: keeps output and exit status for test_results.py; says how it went, in
+# one piece, for several programs may run at once.
 run() {
-  local base=$results/$1/$2 start=$SECONDS code=0 what="$1/$2"
+  local base=$results/$1/$2 start=$SECONDS code=0 what="$1/$2" report
   shift 2
   mkdir -p "${base%/*}"
   timeout -k 20 "$program_seconds" "$@" >"$base.log" 2>&1 </dev/null || code=$?
   echo "$code" >"$base.exit"
-  if [ "$code" = 0 ]; then
-    printf '%-40s %4d s\n' "$what" $((SECONDS - start))
-  else
-    printf '%-40s %4d s   exit status %d\n' "$what" $((SECONDS - start)) "$code"
-    tail -n 40 "$base.log" | sed 's/^/    /'
+  report=$(printf '%-40s %4d s' "$what" $((SECONDS - start)))
+  if [ "$code" != 0 ]; then
+    report+=$(printf '   exit status %d\n' "$code" && tail -n 40 "$base.log" | sed 's/^/    /')
   fi
+  printf '%s\n' "$report"
   return "$code"
 }
 
@@ -109,7 +111,8 @@ build() {
   program_seconds=3600 check "$step" build cmake --build "$folder" -j "$jobs" "$@"
 }
 
-# unit_tests STEP FOLDER [COMMAND...]: runs every test program of a build, behind a command.
+# unit_tests STEP FOLDER [COMMAND...]: runs every test program of a build, behind a command, as many
+# at once as there are cores: most of a program's time is one thread.
 unit_tests() {
   local step=$1 folder=$2 program name
   shift 2
@@ -117,8 +120,10 @@ unit_tests() {
     name=${program##*/}
     case $name in *_mpi | *.*) continue ;; esac
     [ -x "$program" ] || continue
-    run "$step" "$name" "$@" "$program" --gtest_output="xml:$results/$step/$name.xml" || true
+    while [ "$(jobs -pr | wc -l)" -ge "$cores" ]; do wait -n || true; done
+    run "$step" "$name" "$@" "$program" --gtest_output="xml:$results/$step/$name.xml" &
   done
+  wait
 }
 
 # mpi_tests STEP FOLDER RANKS: only rank 0 writes the result, so only it is asked to.

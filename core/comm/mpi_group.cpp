@@ -301,7 +301,7 @@ class MpiGroup final : public Group {
       if (out.defined()) host_out = in_place ? host_in : staging(out);
     }
     Stream& own = lane(key);
-    own.wait(stream.record());
+    own.wait(stream.record_for_host());
     enqueue_cpu(own, [call, host_out, host_in] {
       try {
         call(host_out, host_in);

@@ -69,6 +69,25 @@ function(ferry_describe_build)
                               "${definitions}")
 endfunction()
 
+# Sanitizer builds parse the large headers once, as precompiled headers that all libraries share and
+# all tests share. Other builds do without, so that a source that forgets an #include fails there.
+set(FERRY_PRECOMPILED_LIBRARY <algorithm> <array> <chrono> <cmath> <filesystem> <fstream>
+                              <functional> <map> <memory> <mutex> <optional> <set> <span> <sstream>
+                              <string> <thread> <vector>)
+set(FERRY_PRECOMPILED_TEST ${FERRY_PRECOMPILED_LIBRARY} <gmock/gmock.h> <gtest/gtest.h>)
+function(ferry_precompile target kind)
+  if(NOT FERRY_SANITIZE)
+    return()
+  endif()
+  get_property(owner GLOBAL PROPERTY FERRY_PRECOMPILED_BY_${kind})
+  if(owner)
+    target_precompile_headers(${target} REUSE_FROM ${owner})
+  else()
+    target_precompile_headers(${target} PRIVATE ${FERRY_PRECOMPILED_${kind}})
+    set_property(GLOBAL PROPERTY FERRY_PRECOMPILED_BY_${kind} ${target})
+  endif()
+endfunction()
+
 function(add_part folder)
   cmake_parse_arguments(PART "" "" "DEPENDS" ${ARGN})
   string(REPLACE "/" "_" name "${folder}")
@@ -81,6 +100,7 @@ function(add_part folder)
   if(sources)
     add_library(ferry_${name} STATIC ${sources})
     target_link_libraries(ferry_${name} PUBLIC ${dependencies})
+    ferry_precompile(ferry_${name} LIBRARY)
   else()
     add_library(ferry_${name} INTERFACE)
     target_link_libraries(ferry_${name} INTERFACE ${dependencies})
@@ -117,6 +137,7 @@ function(add_part_tests folder name)
     add_executable(test_${name} ${tests})
     target_link_libraries(test_${name} PRIVATE ferry_${name} ferry_test_support GTest::gmock
                                                GTest::gtest GTest::gtest_main)
+    ferry_precompile(test_${name} TEST)
     target_compile_definitions(test_${name} PRIVATE
       FERRY_SOURCE_DIR="${CMAKE_SOURCE_DIR}" FERRY_BINARY_DIR="${CMAKE_BINARY_DIR}")
   endif()
@@ -124,6 +145,7 @@ function(add_part_tests folder name)
     add_executable(test_${name}_mpi ${mpi_tests} "${CMAKE_SOURCE_DIR}/tests/support/mpi_main.cpp")
     target_link_libraries(test_${name}_mpi PRIVATE ferry_${name} ferry_test_support GTest::gmock
                                                    GTest::gtest MPI::MPI_CXX)
+    ferry_precompile(test_${name}_mpi TEST)
     target_compile_definitions(test_${name}_mpi PRIVATE
       FERRY_SOURCE_DIR="${CMAKE_SOURCE_DIR}" FERRY_BINARY_DIR="${CMAKE_BINARY_DIR}")
   endif()

@@ -283,6 +283,29 @@ TEST_F(CudaDeviceTest, ACpuStreamWaitsForTheGpu) {
   EXPECT_EQ(last, values.back());
 }
 
+TEST_F(CudaDeviceTest, AnEventForTheHostIsReadyAfterTheWorkBeforeIt) {
+  const std::vector<float> values = counting(kMany);
+  const Tensor tensor = from_host(*stream_, "x", values, {kMany});
+  const Tensor host = Tensor::host(*device_, "host", {kMany}, DType::F32);
+  Gate gate(*cpu_stream_);
+  stream_->wait(cpu_stream_->record());
+  stream_->copy(host, tensor);
+  const Event copied = stream_->record_for_host();
+  EXPECT_FALSE(copied.ready());
+  gate.open();
+  copied.wait_host();
+  EXPECT_TRUE(copied.ready());
+  EXPECT_EQ(host.data<float>()[kMany - 1], values.back());
+
+  // A stream of another kind may wait for it, too, and errors before it arrive.
+  cpu_stream_->wait(stream_->record_for_host());
+  cpu_stream_->synchronize();
+  enqueue_cpu(*cpu_stream_, [] { fail(ExitCode::Storage, "the disk is full"); });
+  stream_->wait(cpu_stream_->record());
+  const auto expected = std::pair(ExitCode::Storage, std::string("the disk is full"));
+  EXPECT_EQ(error_of([&] { stream_->record_for_host().wait_host(); }), expected);
+}
+
 TEST_F(CudaDeviceTest, PinnedMemoryIsReusedWhenItsCopiesAreDone) {
   const Tensor target = Tensor::empty(*stream_, "target", {kMebi}, DType::U8);
   Gate gate(*cpu_stream_);
