@@ -38,12 +38,12 @@ std::deque<Tensor>& Executor::own_messages(const Action& action) {
   return is_forward(action) ? own_activations_ : own_gradients_;
 }
 
-Executor::Message Executor::start_receive(const Action& action, const MessageType& message) {
+Executor::Message Executor::start_receive(const Action& action, const MessageType& message,
+                                          const Event& may_start) {
   const PipelineLink* link = is_forward(action) ? links_.activations_in() : links_.gradients_in();
   CHECK(link != nullptr, "no link for the message of ", text(action));
   Stream& stream = *link->stream;
-  // Not before the passes enqueued so far have begun: the memory is not needed sooner.
-  stream.wait(compute_.record());
+  stream.wait(may_start);
   const Tensor tensor = Tensor::empty(stream, "pipeline messages", message.shape, message.dtype);
   link->group->receive(stream, tensor, link->peer);
   return {tensor, stream.record()};
@@ -64,11 +64,11 @@ void Executor::send(const Action& action, const Tensor& tensor) {
 void Executor::run(std::span<const Action> actions, const MessageType& message, StageWork& work) {
   own_activations_.clear();
   own_gradients_.clear();
-  const auto receive_for = [&](size_t i) {
+  const auto receive_for = [&](size_t i, const Event& may_start) {
     if (links_.size() == 1 || i == actions.size() || !receives(actions[i])) return Message();
-    return start_receive(actions[i], message);
+    return start_receive(actions[i], message, may_start);
   };
-  Message next = receive_for(0);
+  Message next = receive_for(0, compute_.record());
   for (size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
     CHECK(action.chunk >= 0 && action.chunk < links_.num_chunks(), "no chunk for ", text(action));
@@ -82,12 +82,18 @@ void Executor::run(std::span<const Action> actions, const MessageType& message, 
       input = std::move(messages.front());
       messages.pop_front();
     }
-    next = receive_for(i + 1);
+    // The next message may come while this action runs, not sooner: the memory is not needed.
+    const Event begin = compute_.record();
     const Tensor output = is_forward(action) ? work.forward(action.chunk, action.micro, input)
                                              : work.backward(action.chunk, action.micro, input);
-    if (!sends(action)) continue;
-    check_message(action, message, output);
-    send(action, output);
+    if (sends(action)) {
+      check_message(action, message, output);
+      send(action, output);
+    }
+    // Enqueued last, so that what is enqueued never waits for what is not: if the host has to wait
+    // for the device in the middle of an action (memory, the loading of a kernel, counts of rows),
+    // the device can finish all that it has.
+    next = receive_for(i + 1, begin);
   }
   CHECK(own_activations_.empty() && own_gradients_.empty(), "a pipeline message is left over");
   for (const PipelineLink* link : {links_.activations_out(), links_.gradients_out()})

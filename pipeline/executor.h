@@ -53,7 +53,7 @@ class Executor {
   bool sends(const Action& action) const;
   bool first_in_model(const Action& action) const;
   bool last_in_model(const Action& action) const;
-  Message start_receive(const Action& action, const MessageType& message);
+  Message start_receive(const Action& action, const MessageType& message, const Event& may_start);
   void send(const Action& action, const Tensor& tensor);
   /// Messages to itself, of a rank that is its own neighbour.
   std::deque<Tensor>& own_messages(const Action& action);
