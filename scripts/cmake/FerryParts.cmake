@@ -30,6 +30,10 @@ function(ferry_part_sources out folder)
   set(${out} ${sources} PARENT_SCOPE)
 endfunction()
 
+# The front end of cuDNN is the largest header of all, and most of its code runs once for each shape.
+set_source_files_properties("${CMAKE_SOURCE_DIR}/core/ops/cudnn_attention_cuda.cpp" PROPERTIES
+                            COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
+
 # The libraries that a part uses besides other parts.
 set(FERRY_LIBRARIES_core Threads::Threads)
 set(FERRY_LIBRARIES_core_ops ferry_openblas)
@@ -117,6 +121,10 @@ function(add_part folder)
   endif()
 endfunction()
 
+# What tests test is in the libraries; -O3 for the tests themselves would take half as long again to
+# compile code that runs once.
+set(FERRY_TEST_OPTIONS $<$<CONFIG:Release>:-Og>)
+
 # tests/FOLDER/*_test.cpp become test_FOLDER; *_mpi_test.cpp become test_FOLDER_mpi, which
 # scripts/test.sh runs under mpirun. Each links its part, what the part uses, and tests/support.
 function(add_part_tests folder name)
@@ -138,6 +146,7 @@ function(add_part_tests folder name)
     target_link_libraries(test_${name} PRIVATE ferry_${name} ferry_test_support GTest::gmock
                                                GTest::gtest GTest::gtest_main)
     ferry_precompile(test_${name} TEST)
+    target_compile_options(test_${name} PRIVATE ${FERRY_TEST_OPTIONS})
     target_compile_definitions(test_${name} PRIVATE
       FERRY_SOURCE_DIR="${CMAKE_SOURCE_DIR}" FERRY_BINARY_DIR="${CMAKE_BINARY_DIR}")
   endif()
@@ -146,6 +155,7 @@ function(add_part_tests folder name)
     target_link_libraries(test_${name}_mpi PRIVATE ferry_${name} ferry_test_support GTest::gmock
                                                    GTest::gtest MPI::MPI_CXX)
     ferry_precompile(test_${name}_mpi TEST)
+    target_compile_options(test_${name}_mpi PRIVATE ${FERRY_TEST_OPTIONS})
     target_compile_definitions(test_${name}_mpi PRIVATE
       FERRY_SOURCE_DIR="${CMAKE_SOURCE_DIR}" FERRY_BINARY_DIR="${CMAKE_BINARY_DIR}")
   endif()
