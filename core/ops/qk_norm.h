@@ -22,7 +22,8 @@ void qk_norm_backward(Stream& stream, const Tensor& dx, const Tensor& dq_weight,
                       const AttentionDims& dims, QkNormKind kind);
 
 // The full kind with the heads cut over ranks: each has its own heads of x (dims says which many)
-// and of the weights. The sums over a row are made in two steps, with a sum over ranks between them.
+// and of the weights. The sums over a row are made in two steps, with a sum over ranks between
+// them.
 
 /// sums [T, 2] (accumulate_dtype): of squares of the queries and of the keys of each row of x.
 void qk_norm_squares(Stream& stream, const Tensor& sums, const Tensor& x,

@@ -27,10 +27,12 @@ ferry_header_library(ferry_toml toml++/toml.h libtomlplusplus-dev)
 ferry_header_library(ferry_cli CLI/CLI.hpp libcli11-dev)
 ferry_header_library(ferry_json nlohmann/json.hpp nlohmann-json3-dev)
 ferry_header_library(ferry_xxhash xxhash.h libxxhash-dev)
-target_compile_definitions(ferry_xxhash INTERFACE XXH_INLINE_ALL)
+# Its demand that functions be inlined is more than g++ does with the -Og of a sanitizer build.
+target_compile_definitions(ferry_xxhash INTERFACE XXH_INLINE_ALL
+                                                  $<$<BOOL:${FERRY_SANITIZE}>:XXH_NO_INLINE_HINTS=1>)
 ferry_header_library(ferry_fmt fmt/format.h libfmt-dev)
-# Headers only, so that the program needs no library of fmt where it runs. A sanitizer build runs where
-# it is built, and compiles much faster with the library, if that belongs to the headers.
+# Headers only, so that the program needs no library of fmt where it runs. A sanitizer build runs
+# where it is built, and compiles much faster with the library, if that belongs to the headers.
 if(FERRY_SANITIZE AND NOT ferry_fmt_INCLUDE STREQUAL "${FERRY_BUNDLE}/include")
   find_library(FERRY_FMT_LIBRARY fmt)
 endif()

@@ -69,7 +69,7 @@ shown() {
 import json, sys
 shown = json.load(sys.stdin)
 assert shown["step"] == 12 and shown["state"]["samples"] == 192, shown["state"]
-assert shown["layout"] == "world 2 dp 2", shown["layout"]
+assert shown["layout"] == "world 2 = tp 1 cp 1 dp 2 pp 1 vpp 1 | etp 1 ep 1 edp 2", shown["layout"]
 assert shown["writer"].startswith("ferry "), shown["writer"]
 assert shown["parent"]["step"] == 6, shown["parent"]
 '
