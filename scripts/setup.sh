@@ -35,6 +35,8 @@ libgmock-dev              header:gmock/gmock.h
 ferry_test_packages='
 python3                   command:python3
 python3-h5py              python:h5py
+iproute2                  command:ip
+procps                    command:pgrep
 '
 
 setup_say() { echo "setup: $*"; }
