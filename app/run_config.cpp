@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <numeric>
 #include <utility>
@@ -83,7 +84,8 @@ void derive_run_defaults(RunConfig& config, const std::string& config_path) {
     config.origins["run.dir"] = derived;
   }
   if (config.optimizer.decay_steps == 0) {
-    config.optimizer.decay_steps = config.run.steps;
+    // A run that is shorter than its warm-up, to try something out, is a part of that warm-up.
+    config.optimizer.decay_steps = std::max(config.run.steps, config.optimizer.warmup_steps + 1);
     config.origins["optimizer.decay_steps"] = derived;
   }
 }

@@ -234,7 +234,7 @@ struct OptimizerTable {
     visit(Field{.key = "decay_steps",
                 .doc = "step at which the decay to min_lr ends; schedule constant ignores it",
                 .range = closed(0, 1e9),
-                .zero = "run.steps"},
+                .zero = "run.steps, or the step after the warm-up if that is later"},
           &OptimizerTable::decay_steps);
     visit(Field{.key = "wsd_decay",
                 .doc = "steps of the final linear decay of schedule wsd",

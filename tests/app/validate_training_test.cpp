@@ -25,7 +25,7 @@ TEST(Validate, Training) {
        "from 3 in steps of 2 to 16",
        "multiples"},
       {{"optimizer.min_lr=1"}, "optimizer.min_lr is above optimizer.lr", "to 1", "at most 0.002"},
-      {{"optimizer.warmup_steps=300"},
+      {{"optimizer.warmup_steps=300", "optimizer.decay_steps=300"},
        "the warm-up is not shorter than the schedule",
        "300 steps of warm-up",
        "below 300"},
@@ -71,6 +71,7 @@ TEST(Validate, Training) {
   EXPECT_THAT(violations({wsd, "optimizer.wsd_decay=280"}), ::testing::IsEmpty());
   EXPECT_THAT(violations({"batch.ramp=[4,4,100]"}), ::testing::IsEmpty());
   EXPECT_THAT(violations({"optimizer.schedule=constant", "run.steps=3"}), ::testing::IsEmpty());
+  EXPECT_THAT(violations({"run.steps=3"}), ::testing::IsEmpty()) << "a part of the warm-up";
 }
 
 }  // namespace
