@@ -56,56 +56,49 @@ Tensor AllGatherDispatcher::sum_scatter(Stream& stream, const Tensor& all) const
   return own;
 }
 
-Tensor AllGatherDispatcher::rows_of(Stream& stream, Plan& plan, const Tensor& x,
-                                    std::string_view name) const {
+Tensor AllGatherDispatcher::rows_of_tokens(Pass& pass, const Tensor& x,
+                                           std::string_view name) const {
+  Stream& stream = pass.stream;
+  const auto plan = plan_of<std::shared_ptr<Plan>>(pass);
   const Tensor all = gather(stream, x);
-  const Tensor rows = Tensor::empty(stream, name, {plan.wait_for_num_rows(), x.dim(1)}, x.dtype());
-  permute_rows(stream, rows, all, plan.rows);
+  const Tensor rows = Tensor::empty(stream, name, {plan->wait_for_num_rows(), x.dim(1)}, x.dtype());
+  permute_rows(stream, rows, all, plan->rows);
   return rows;
 }
 
-Tensor AllGatherDispatcher::tokens_of(Stream& stream, const Plan& plan, const Tensor& rows,
-                                      const Tensor& residual) const {
+Tensor AllGatherDispatcher::numbers_of_rows(Pass& pass, const Tensor& by_choice) const {
+  Stream& stream = pass.stream;
+  const auto plan = plan_of<std::shared_ptr<Plan>>(pass);
+  const Tensor all = gather(stream, by_choice);
+  const Tensor by_row = Tensor::empty(stream, "router", {plan->num_rows}, by_choice.dtype());
+  gather_scalars(stream, by_row, all.reshape({all.numel()}), plan->rows.slot_of_row);
+  return by_row;
+}
+
+Tensor AllGatherDispatcher::offsets(Pass& pass) const {
+  const Tensor all = plan_of<std::shared_ptr<Plan>>(pass)->rows.offsets;
+  return all.rows(0, all.dim(0) - 1);
+}
+
+Tensor AllGatherDispatcher::tokens_of_rows(Pass& pass, const Tensor& rows,
+                                           const Tensor& residual) const {
+  Stream& stream = pass.stream;
+  const auto plan = plan_of<std::shared_ptr<Plan>>(pass);
   const Tensor partial = Tensor::empty(
-      stream, "expert exchange", {experts_.size() * plan.num_tokens, rows.dim(1)}, rows.dtype());
-  combine_rows(stream, partial, rows, {}, plan.rows);
+      stream, "expert exchange", {experts_.size() * plan->num_tokens, rows.dim(1)}, rows.dtype());
+  combine_rows(stream, partial, rows, {}, plan->rows);
   const Tensor y = sum_scatter(stream, partial);
   if (residual.defined()) add(stream, y, y, residual);
   return y;
 }
 
-Dispatched AllGatherDispatcher::dispatch(Pass& pass, const Tensor& x, const Tensor& probs) {
+Tensor AllGatherDispatcher::numbers_of_choices(Pass& pass, const Tensor& by_row) const {
   Stream& stream = pass.stream;
   const auto plan = plan_of<std::shared_ptr<Plan>>(pass);
-  Dispatched result;
-  result.rows = rows_of(stream, *plan, x, name_of(Label::ExpertFc1));
-  const Tensor all = gather(stream, probs);
-  result.probs = Tensor::empty(stream, "router", {plan->num_rows}, probs.dtype());
-  gather_scalars(stream, result.probs, all.reshape({all.numel()}), plan->rows.slot_of_row);
-  result.offsets = plan->rows.offsets.rows(0, plan->rows.offsets.dim(0) - 1);
-  return result;
-}
-
-Tensor AllGatherDispatcher::combine(Pass& pass, const Tensor& rows, const Tensor& residual) {
-  return tokens_of(pass.stream, *plan_of<std::shared_ptr<Plan>>(pass), rows, residual);
-}
-
-Tensor AllGatherDispatcher::combine_backward(Pass& pass, const Tensor& dy) {
-  return rows_of(pass.stream, *plan_of<std::shared_ptr<Plan>>(pass), dy, "gradients");
-}
-
-Dispatcher::Gradients AllGatherDispatcher::dispatch_backward(Pass& pass, const Tensor& drows,
-                                                             const Tensor& dprobs,
-                                                             const Tensor& dresidual) {
-  Stream& stream = pass.stream;
-  const auto plan = plan_of<std::shared_ptr<Plan>>(pass);
-  Gradients result;
-  result.x = tokens_of(stream, *plan, drows, dresidual);
   const Tensor by_slot = Tensor::empty(
-      stream, "gradients", {experts_.size() * plan->num_tokens, plan->top_k}, dprobs.dtype());
-  gather_scalars(stream, by_slot.reshape({by_slot.numel()}), dprobs, plan->rows.row_of_slot);
-  result.probs = sum_scatter(stream, by_slot);
-  return result;
+      stream, "gradients", {experts_.size() * plan->num_tokens, plan->top_k}, by_row.dtype());
+  gather_scalars(stream, by_slot.reshape({by_slot.numel()}), by_row, plan->rows.row_of_slot);
+  return sum_scatter(stream, by_slot);
 }
 
 }  // namespace ferry

@@ -76,73 +76,66 @@ void AllToAllDispatcher::finish_plan(Stream& stream, Plan& plan) const {
   plan.received_counts = plan.host_counts = Tensor();
 }
 
-Tensor AllToAllDispatcher::rows_of(Stream& stream, Plan& plan, const Tensor& x,
-                                   std::string_view name) const {
+Tensor AllToAllDispatcher::rows_of_tokens(Pass& pass, const Tensor& x,
+                                          std::string_view name) const {
+  Stream& stream = pass.stream;
+  const auto plan = plan_of<std::shared_ptr<Plan>>(pass);
   const int64_t width = x.dim(1);
   const Tensor sent =
-      Tensor::empty(stream, "expert exchange", {plan.sent.slot_of_row.dim(0), width}, x.dtype());
-  permute_rows(stream, sent, x, plan.sent);
-  finish_plan(stream, plan);
-  const int64_t num_rows = plan.received.slot_of_row.dim(0);
+      Tensor::empty(stream, "expert exchange", {plan->sent.slot_of_row.dim(0), width}, x.dtype());
+  permute_rows(stream, sent, x, plan->sent);
+  finish_plan(stream, *plan);
+  const int64_t num_rows = plan->received.slot_of_row.dim(0);
   const Tensor received = Tensor::empty(stream, "expert exchange", {num_rows, width}, x.dtype());
-  experts_.exchange->all_to_all(stream, received, plan.receive_rows, sent, plan.send_rows);
+  experts_.exchange->all_to_all(stream, received, plan->receive_rows, sent, plan->send_rows);
   const Tensor rows = Tensor::empty(stream, name, {num_rows, width}, x.dtype());
-  permute_rows(stream, rows, received, plan.received);
+  permute_rows(stream, rows, received, plan->received);
   return rows;
 }
 
-Tensor AllToAllDispatcher::tokens_of(Stream& stream, const Plan& plan, const Tensor& rows,
-                                     const Tensor& residual) const {
+Tensor AllToAllDispatcher::numbers_of_rows(Pass& pass, const Tensor& by_choice) const {
+  Stream& stream = pass.stream;
+  const auto plan = plan_of<std::shared_ptr<Plan>>(pass);
+  const auto numbers = [&](const RoutingPlan& rows) {
+    return Tensor::empty(stream, "router", {rows.slot_of_row.dim(0)}, by_choice.dtype());
+  };
+  const Tensor sent = numbers(plan->sent), received = numbers(plan->received);
+  gather_scalars(stream, sent, by_choice.reshape({by_choice.numel()}), plan->sent.slot_of_row,
+                 experts_.etp_size);
+  experts_.exchange->all_to_all(stream, received, plan->receive_rows, sent, plan->send_rows);
+  const Tensor by_row = numbers(plan->received);
+  gather_scalars(stream, by_row, received, plan->received.slot_of_row);
+  return by_row;
+}
+
+Tensor AllToAllDispatcher::offsets(Pass& pass) const {
+  return plan_of<std::shared_ptr<Plan>>(pass)->received.offsets;
+}
+
+Tensor AllToAllDispatcher::tokens_of_rows(Pass& pass, const Tensor& rows,
+                                          const Tensor& residual) const {
+  Stream& stream = pass.stream;
+  const auto plan = plan_of<std::shared_ptr<Plan>>(pass);
   const Tensor sent = Tensor::empty(stream, "expert exchange", rows.shape(), rows.dtype());
-  combine_rows(stream, sent, rows, {}, plan.received);
+  combine_rows(stream, sent, rows, {}, plan->received);
   const Tensor returned = Tensor::empty(stream, "expert exchange",
-                                        {plan.sent.slot_of_row.dim(0), rows.dim(1)}, rows.dtype());
-  experts_.exchange->all_to_all(stream, returned, plan.send_rows, sent, plan.receive_rows);
+                                        {plan->sent.slot_of_row.dim(0), rows.dim(1)}, rows.dtype());
+  experts_.exchange->all_to_all(stream, returned, plan->send_rows, sent, plan->receive_rows);
   const Tensor y =
-      Tensor::empty(stream, "moe output", {plan.num_tokens, rows.dim(1)}, rows.dtype());
-  combine_rows(stream, y, returned, residual, plan.sent);
+      Tensor::empty(stream, "moe output", {plan->num_tokens, rows.dim(1)}, rows.dtype());
+  combine_rows(stream, y, returned, residual, plan->sent);
   return y;
 }
 
-Dispatched AllToAllDispatcher::dispatch(Pass& pass, const Tensor& x, const Tensor& probs) {
+Tensor AllToAllDispatcher::numbers_of_choices(Pass& pass, const Tensor& by_row) const {
   Stream& stream = pass.stream;
   const auto plan = plan_of<std::shared_ptr<Plan>>(pass);
-  Dispatched result;
-  result.rows = rows_of(stream, *plan, x, name_of(Label::ExpertFc1));
-  const auto numbers = [&](const RoutingPlan& rows) {
-    return Tensor::empty(stream, "router", {rows.slot_of_row.dim(0)}, probs.dtype());
-  };
-  const Tensor sent = numbers(plan->sent), received = numbers(plan->received);
-  gather_scalars(stream, sent, probs.reshape({probs.numel()}), plan->sent.slot_of_row,
-                 experts_.etp_size);
-  experts_.exchange->all_to_all(stream, received, plan->receive_rows, sent, plan->send_rows);
-  result.probs = numbers(plan->received);
-  gather_scalars(stream, result.probs, received, plan->received.slot_of_row);
-  result.offsets = plan->received.offsets;
-  return result;
-}
-
-Tensor AllToAllDispatcher::combine(Pass& pass, const Tensor& rows, const Tensor& residual) {
-  return tokens_of(pass.stream, *plan_of<std::shared_ptr<Plan>>(pass), rows, residual);
-}
-
-Tensor AllToAllDispatcher::combine_backward(Pass& pass, const Tensor& dy) {
-  return rows_of(pass.stream, *plan_of<std::shared_ptr<Plan>>(pass), dy, "gradients");
-}
-
-Dispatcher::Gradients AllToAllDispatcher::dispatch_backward(Pass& pass, const Tensor& drows,
-                                                            const Tensor& dprobs,
-                                                            const Tensor& dresidual) {
-  Stream& stream = pass.stream;
-  const auto plan = plan_of<std::shared_ptr<Plan>>(pass);
-  Gradients result;
-  result.x = tokens_of(stream, *plan, drows, dresidual);
   const auto numbers = [&](int64_t size) {
-    return Tensor::empty(stream, "gradients", {size}, dprobs.dtype());
+    return Tensor::empty(stream, "gradients", {size}, by_row.dtype());
   };
   const int64_t num_sent = plan->sent.row_of_slot.dim(0);
-  const Tensor sent = numbers(dprobs.dim(0)), returned = numbers(num_sent);
-  gather_scalars(stream, sent, dprobs, plan->received.row_of_slot);
+  const Tensor sent = numbers(by_row.dim(0)), returned = numbers(num_sent);
+  gather_scalars(stream, sent, by_row, plan->received.row_of_slot);
   experts_.exchange->all_to_all(stream, returned, plan->send_rows, sent, plan->receive_rows);
   Tensor by_slot = numbers(num_sent);
   gather_scalars(stream, by_slot, returned, plan->sent.row_of_slot);
@@ -151,8 +144,7 @@ Dispatcher::Gradients AllToAllDispatcher::dispatch_backward(Pass& pass, const Te
     sum_copies(stream, sums, by_slot, experts_.etp_size);
     by_slot = sums;
   }
-  result.probs = by_slot.reshape({plan->num_tokens, plan->top_k});
-  return result;
+  return by_slot.reshape({plan->num_tokens, plan->top_k});
 }
 
 }  // namespace ferry

@@ -15,21 +15,18 @@ class AllToAllDispatcher final : public Dispatcher {
       : num_experts_(num_experts), experts_(experts) {}
 
   void prepare(Pass& pass, const Routing& routing) override;
-  Dispatched dispatch(Pass& pass, const Tensor& x, const Tensor& probs) override;
-  Tensor combine(Pass& pass, const Tensor& rows, const Tensor& residual) override;
-  Tensor combine_backward(Pass& pass, const Tensor& dy) override;
-  Gradients dispatch_backward(Pass& pass, const Tensor& drows, const Tensor& dprobs,
-                              const Tensor& dresidual) override;
+
+ protected:
+  Tensor rows_of_tokens(Pass& pass, const Tensor& x, std::string_view name) const override;
+  Tensor numbers_of_rows(Pass& pass, const Tensor& by_choice) const override;
+  Tensor offsets(Pass& pass) const override;
+  Tensor tokens_of_rows(Pass& pass, const Tensor& rows, const Tensor& residual) const override;
+  Tensor numbers_of_choices(Pass& pass, const Tensor& by_row) const override;
 
  private:
   struct Plan;
   std::shared_ptr<Plan> start_plan(Stream& stream, const Routing& routing) const;
   void finish_plan(Stream& stream, Plan& plan) const;
-  /// rows [R, hidden] of the tokens x [T, hidden].
-  Tensor rows_of(Stream& stream, Plan& plan, const Tensor& x, std::string_view name) const;
-  /// y [T, hidden] from rows [R, hidden].
-  Tensor tokens_of(Stream& stream, const Plan& plan, const Tensor& rows,
-                   const Tensor& residual) const;
 
   int64_t num_experts_;
   ExpertParallel experts_;

@@ -6,6 +6,30 @@
 
 namespace ferry {
 
+Dispatched Dispatcher::dispatch(Pass& pass, const Tensor& x, const Tensor& probs) {
+  Dispatched result;
+  result.rows = rows_of_tokens(pass, x, name_of(Label::ExpertFc1));
+  result.probs = numbers_of_rows(pass, probs);
+  result.offsets = offsets(pass);
+  return result;
+}
+
+Tensor Dispatcher::combine(Pass& pass, const Tensor& rows, const Tensor& residual) {
+  return tokens_of_rows(pass, rows, residual);
+}
+
+Tensor Dispatcher::combine_backward(Pass& pass, const Tensor& dy) {
+  return rows_of_tokens(pass, dy, "gradients");
+}
+
+Dispatcher::Gradients Dispatcher::dispatch_backward(Pass& pass, const Tensor& drows,
+                                                    const Tensor& dprobs, const Tensor& dresidual) {
+  Gradients result;
+  result.x = tokens_of_rows(pass, drows, dresidual);
+  result.probs = numbers_of_choices(pass, dprobs);
+  return result;
+}
+
 std::unique_ptr<Dispatcher> make_dispatcher(const std::string& kind, int64_t num_experts,
                                             const ExpertParallel& experts) {
   if (experts.size() == 1) return std::make_unique<LocalDispatcher>();

@@ -16,6 +16,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "core/pass.h"
 #include "moe/expert_parallel.h"
@@ -36,20 +37,34 @@ class Dispatcher {
   /// Makes the plan of this micro-batch; on a second forward it stays as it is.
   virtual void prepare(Pass& pass, const Routing& routing) = 0;
   /// x [T, hidden] and the probabilities [T, k].
-  virtual Dispatched dispatch(Pass& pass, const Tensor& x, const Tensor& probs) = 0;
+  Dispatched dispatch(Pass& pass, const Tensor& x, const Tensor& probs);
   /// y [T, hidden] = residual (may be undefined) + the sum over the rows of each token.
-  virtual Tensor combine(Pass& pass, const Tensor& rows, const Tensor& residual) = 0;
+  Tensor combine(Pass& pass, const Tensor& rows, const Tensor& residual);
   /// Gradients of combine: drows [R, hidden] from dy [T, hidden].
-  virtual Tensor combine_backward(Pass& pass, const Tensor& dy) = 0;
+  Tensor combine_backward(Pass& pass, const Tensor& dy);
   /// Gradients of dispatch: x [T, hidden] = dresidual (may be undefined) + ..., and probs [T, k].
   struct Gradients {
     Tensor x;
     Tensor probs;
   };
-  virtual Gradients dispatch_backward(Pass& pass, const Tensor& drows, const Tensor& dprobs,
-                                      const Tensor& dresidual) = 0;
+  Gradients dispatch_backward(Pass& pass, const Tensor& drows, const Tensor& dprobs,
+                              const Tensor& dresidual);
 
  protected:
+  // What kinds of dispatchers differ in: one way for rows of hidden numbers and one for single
+  // numbers, from tokens to experts and from experts to tokens, and each serves forward and
+  // backward. The first three are called in this order.
+
+  /// rows [R, hidden] of the tokens x [T, hidden], in memory of this name.
+  virtual Tensor rows_of_tokens(Pass& pass, const Tensor& x, std::string_view name) const = 0;
+  /// [R] from [T, k].
+  virtual Tensor numbers_of_rows(Pass& pass, const Tensor& by_choice) const = 0;
+  virtual Tensor offsets(Pass& pass) const = 0;
+  /// y [T, hidden] = residual (may be undefined) + the sums of the rows [R, hidden] of each token.
+  virtual Tensor tokens_of_rows(Pass& pass, const Tensor& rows, const Tensor& residual) const = 0;
+  /// [T, k] from [R].
+  virtual Tensor numbers_of_choices(Pass& pass, const Tensor& by_row) const = 0;
+
   /// Makes the plan of this micro-batch, unless it is there already.
   template <class Make>
   void keep_plan(Pass& pass, Make make) const {

@@ -9,11 +9,13 @@ namespace ferry {
 class LocalDispatcher final : public Dispatcher {
  public:
   void prepare(Pass& pass, const Routing& routing) override;
-  Dispatched dispatch(Pass& pass, const Tensor& x, const Tensor& probs) override;
-  Tensor combine(Pass& pass, const Tensor& rows, const Tensor& residual) override;
-  Tensor combine_backward(Pass& pass, const Tensor& dy) override;
-  Gradients dispatch_backward(Pass& pass, const Tensor& drows, const Tensor& dprobs,
-                              const Tensor& dresidual) override;
+
+ protected:
+  Tensor rows_of_tokens(Pass& pass, const Tensor& x, std::string_view name) const override;
+  Tensor numbers_of_rows(Pass& pass, const Tensor& by_choice) const override;
+  Tensor offsets(Pass& pass) const override;
+  Tensor tokens_of_rows(Pass& pass, const Tensor& rows, const Tensor& residual) const override;
+  Tensor numbers_of_choices(Pass& pass, const Tensor& by_row) const override;
 
  private:
   struct Plan {
