@@ -127,38 +127,32 @@ MeshGroups::MeshGroups(const Mesh& mesh, Group& world)
     : mesh_(mesh), rank_(world.rank()), world_(world) {
   CHECK(mesh.world() == world.size(), "a mesh of ", mesh.world(), " ranks over a group of ",
         world.size());
-  const auto ranks_of = [&](const std::string& axis, int rank) {
-    return mesh.ranks_along(axis, rank);
+  // An axis has as many ranks everywhere, and where two axes have the same ranks they do so
+  // everywhere: only "tied" has ranks on some stages and none on others.
+  const auto uneven = [&](const std::string& axis) {
+    return axis == "tied" && mesh.sizes().pipeline > 1;
   };
-  // Axis a reduces over the same ranks as axis b, whatever the rank.
-  const auto same = [&](const std::string& a, const std::string& b) {
-    for (int rank = 0; rank < mesh.world(); ++rank)
-      if (ranks_of(a, rank) != ranks_of(b, rank)) return false;
-    return true;
-  };
-  std::vector<std::string> reducing;
-  for (const char* axis : {"tp", "pp", "exchange", "dp", "stage", "tied", "edp"}) {
-    const std::vector<int> ranks = ranks_of(axis, world.rank());
+  const auto make = [&](const std::string& axis) -> std::shared_ptr<Group> {
+    const std::vector<int> ranks = mesh.ranks_along(axis, rank_);
     std::string name = concat(axis, '[');
     for (size_t i = 0; i < ranks.size(); ++i) name += concat(i ? "," : "", ranks[i]);
     name += ']';
-    const bool reduces = axis == std::string("dp") || !reducing.empty();
-    const auto known = std::find_if(reducing.begin(), reducing.end(),
-                                    [&](const std::string& other) { return same(axis, other); });
-    if (reduces && known != reducing.end()) {
-      groups_[axis] = groups_.at(*known);
-      continue;
-    }
-    if (reduces) reducing.push_back(axis);
-    // Every rank takes part in a split, unless the axis has one rank everywhere. The lowest rank
-    // names the group: every member gives the same color.
-    bool alone_everywhere = true;
-    for (int rank = 0; rank < mesh.world() && alone_everywhere; ++rank)
-      alone_everywhere = ranks_of(axis, rank).size() == 1;
     const bool alone = ranks.size() == 1;
+    // Every rank takes part in a split. The lowest rank names the group: every member gives the
+    // same color.
     std::shared_ptr<Group> group;
-    if (!alone_everywhere) group = world.split(alone ? -1 : ranks.front(), name);
-    groups_[axis] = alone ? make_solo_group(name) : std::move(group);
+    if (!alone || uneven(axis)) group = world.split(alone ? -1 : ranks.front(), name);
+    return alone ? make_solo_group(name) : std::move(group);
+  };
+  for (const char* axis : {"tp", "pp", "exchange"}) groups_[axis] = make(axis);
+  const std::vector<std::string> reducing = {"dp", "stage", "tied", "edp"};
+  for (const std::string& axis : reducing) {
+    const auto known =
+        std::find_if(reducing.begin(), reducing.end(), [&](const std::string& other) {
+          return groups_.contains(other) && !uneven(axis) && !uneven(other) &&
+                 mesh.ranks_along(axis, rank_) == mesh.ranks_along(other, rank_);
+        });
+    groups_[axis] = known == reducing.end() ? make(axis) : groups_.at(*known);
   }
 }
 

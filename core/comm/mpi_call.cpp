@@ -42,10 +42,7 @@ void complete_mpi(const std::function<int(MPI_Request*)>& start, const std::stri
     if (done) return;
     const std::chrono::duration<double> waited = Clock::now() - begin;
     if (!long_wait && waited.count() > timeout_s / 2) long_wait.emplace();
-    if (waited.count() > timeout_s)
-      fail(ExitCode::Lost, "communication hangs: ", what, " waited ", waited.count(),
-           " s, the limit is ", timeout_s,
-           " s (FERRY_COMM_TIMEOUT_S)\n  why : a rank is gone or stuck\n  try : restart the job");
+    if (waited.count() > timeout_s) fail_deadline(what, waited.count(), timeout_s);
     if (waited < kYield)
       std::this_thread::yield();
     else

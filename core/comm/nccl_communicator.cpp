@@ -14,12 +14,6 @@ namespace {
 constexpr std::chrono::microseconds kSpin{20};
 constexpr std::chrono::microseconds kPause{50};
 
-[[noreturn]] void fail_deadline(const std::string& what, double waited, double limit) {
-  fail(ExitCode::Lost, "communication hangs: ", what, " waited ", waited, " s, the limit is ",
-       limit,
-       " s (FERRY_COMM_TIMEOUT_S)\n  why : a rank is gone or stuck\n  try : restart the job");
-}
-
 // Waits until the call that returned `result` is done on the host, which for a collective means
 // that it is enqueued. An error of an earlier operation shows here, too.
 void await_nccl(ncclResult_t result, ncclComm_t comm, const std::string& what, double limit) {

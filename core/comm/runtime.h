@@ -42,5 +42,7 @@ std::string this_host();
 /// Seconds a blocking communication may take before the job is given up; default 600, set by
 /// FERRY_COMM_TIMEOUT_S.
 double comm_timeout_seconds();
+/// Error(ExitCode::Lost): the communication `what` took `waited` seconds, more than `limit`.
+[[noreturn]] void fail_deadline(const std::string& what, double waited, double limit);
 
 }  // namespace ferry

@@ -211,4 +211,10 @@ double comm_timeout_seconds() {
   return seconds;
 }
 
+void fail_deadline(const std::string& what, double waited, double limit) {
+  fail(ExitCode::Lost, "communication hangs: ", what, " waited ", waited, " s, the limit is ",
+       limit,
+       " s (FERRY_COMM_TIMEOUT_S)\n  why : a rank is gone or stuck\n  try : restart the job");
+}
+
 }  // namespace ferry
