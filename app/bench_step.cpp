@@ -38,17 +38,14 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, i
   const MeshGroups groups(mesh, *backend.world);
   const auto stream = backend.device().make_stream("compute");
   TrainModel model(config, *stream, groups);
-  LoaderConfig loader_config;
-  loader_config.micro = config.batch.micro;
-  loader_config.global = config.global_batch(runtime.size());
-  loader_config.dp_rank = groups.coordinates().dp;
-  loader_config.dp_size = mesh.dp();
   RunConfig needed = config;
   needed.run.steps = warmup + steps;
-  Loader loader(open_dataset(training_data_spec(needed, runtime.size())), loader_config);
+  Loader loader(open_dataset(training_data_spec(needed, runtime.size())),
+                loader_config(config, groups));
   BatchFeed feed(*stream, loader);
 
-  const double step_tokens = static_cast<double>(loader_config.global * config.model.seq);
+  const double step_tokens =
+      static_cast<double>(config.global_batch(runtime.size()) * config.model.seq);
   std::vector<double> step_seconds, enqueue_seconds, backward_seconds, reduction_seconds,
       optimizer_seconds;
   double loss = 0;
@@ -65,9 +62,7 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, i
     stream->synchronize();
     const auto middle = Clock::now();
     const double norm = model.gradient_norm(step_tokens);
-    const auto total = model.totals().all().find("loss");
-    std::vector<double> sums{
-        total == model.totals().all().end() ? 0.0 : read_back_as_double(*stream, total->second)[0]};
+    std::vector<double> sums{read_total(*stream, model.totals(), "loss")};
     sum_over_ranks(sums, *backend.world, *stream);
     loss = sums[0] / step_tokens;
     if (!std::isfinite(norm) || !std::isfinite(loss))

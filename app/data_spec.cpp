@@ -47,4 +47,13 @@ DataSpec validation_data_spec(const RunConfig& config, int64_t ranks) {
   return spec;
 }
 
+LoaderConfig loader_config(const RunConfig& config, const MeshGroups& groups) {
+  LoaderConfig loader;
+  loader.micro = config.batch.micro;
+  loader.global = config.global_batch(groups.mesh().world());
+  loader.dp_rank = groups.coordinates().dp;
+  loader.dp_size = groups.mesh().dp();
+  return loader;
+}
+
 }  // namespace ferry

@@ -21,12 +21,9 @@ EvaluationResult evaluate(ParallelModel& model, std::shared_ptr<const TokenDatas
   const MeshGroups& groups = model.groups();
   const Mesh& mesh = groups.mesh();
   Stream& stream = model.stream();
-  LoaderConfig loader_config;
-  loader_config.micro = config.batch.micro;
-  loader_config.dp_rank = groups.coordinates().dp;
-  loader_config.dp_size = mesh.dp();
-  const int64_t per_step = loader_config.micro * mesh.dp();
-  loader_config.global = per_step;
+  LoaderConfig share = loader_config(config, groups);
+  const int64_t per_step = share.micro * mesh.dp();
+  share.global = per_step;
   const int64_t wanted = num_batches * config.global_batch(mesh.world());
   const int64_t num_micro = std::min(wanted, dataset->size()) / per_step;
   if (num_micro == 0)
@@ -34,20 +31,13 @@ EvaluationResult evaluate(ParallelModel& model, std::shared_ptr<const TokenDatas
          " samples, but one micro-batch on every data-parallel rank takes ", per_step,
          "\n  try : more text in data.valid, or a smaller batch.micro");
 
-  Loader loader(std::move(dataset), loader_config);
+  Loader loader(std::move(dataset), share);
   BatchFeed feed(stream, loader);
   StepTotals totals;
   BlockHooks no_hooks;
   const ParallelModel::Input input =
       model.run(num_micro, feed, no_hooks, {totals, {}, 0, /*training=*/false});
-  // The ranks of a pipeline and of a tensor-parallel group read the same tokens: one of them
-  // counts.
-  const MeshCoordinates at = groups.coordinates();
-  const bool counts = at.tp == 0 && at.pp == 0;
-  const auto loss = totals.all().find("loss");
-  std::vector<double> sums{
-      loss == totals.all().end() ? 0.0 : read_back_as_double(stream, loss->second)[0],
-      counts ? input.num_loss_tokens : 0.0};
+  std::vector<double> sums{read_total(stream, totals, "loss"), input.num_loss_tokens};
   sum_over_ranks(sums, groups.world(), stream);
   return {sums[0] / sums[1], sums[1]};
 }

@@ -4,6 +4,11 @@
 
 namespace ferry {
 
+double read_total(Stream& stream, const StepTotals& totals, const std::string& name) {
+  const auto found = totals.all().find(name);
+  return found == totals.all().end() ? 0.0 : read_back_as_double(stream, found->second)[0];
+}
+
 void sum_over_ranks(std::vector<double>& values, Group& group, Stream& stream) {
   if (group.size() == 1) return;
   const Tensor tensor =

@@ -41,7 +41,8 @@ ParallelModel::Input ParallelModel::run(int64_t num_micro, BatchFeed& feed, Bloc
   MicroBatchWork work(chunks_, stream_, feed, hooks, context, std::move(before_backward));
   executor_.run(actions, message, work);
   work.check_done();
-  return {work.num_loss_tokens(), work.data_seconds()};
+  const MeshCoordinates at = groups_.coordinates();
+  return {at.tp == 0 && at.pp == 0 ? work.num_loss_tokens() : 0, work.data_seconds()};
 }
 
 std::vector<std::vector<Parameter*>> ParallelModel::parameters_by_block() const {

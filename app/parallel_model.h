@@ -19,8 +19,10 @@ class ParallelModel {
 
   /// What one run consumed.
   struct Input {
-    double num_loss_tokens = 0;  // labels that counted in this rank's micro-batches
-    double data_seconds = 0;     // that the host waited for data
+    /// Labels that counted in this rank's micro-batches. The ranks of a pipeline and of a
+    /// tensor-parallel group read the same ones; the first of them reports them, the others 0.
+    double num_loss_tokens = 0;
+    double data_seconds = 0;  // that the host waited for data
   };
   /// Enqueues forward and backward of `num_micro` micro-batches as the configuration's schedule has
   /// them, or, in evaluation (context.training false), forward alone. `before_backward(chunk,

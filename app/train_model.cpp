@@ -17,10 +17,6 @@ LrSchedule lr_schedule(const OptimizerTable& optimizer) {
   return schedule;
 }
 
-ReduceGroups reduce_groups(const MeshGroups& groups) {
-  return {&groups.along("dp"), &groups.along("stage"), &groups.along("tied"), &groups.along("edp")};
-}
-
 }  // namespace
 
 TrainModel::TrainModel(const RunConfig& config, Stream& stream, const MeshGroups& groups)

@@ -117,13 +117,9 @@ Trainer::Parts::Parts(const RunConfig& config_in, Runtime& runtime_in,
   parent = begin.parent;
   if (parent) saved_step = progress.step;
 
-  LoaderConfig loader_config;
-  loader_config.micro = config.batch.micro;
-  loader_config.global = config.global_batch(runtime.size());
-  loader_config.dp_rank = mesh.at(runtime.rank()).dp;
-  loader_config.dp_size = mesh.dp();
-  loader_config.consumed_samples = progress.samples;
-  loader = std::make_unique<Loader>(train_data, loader_config);
+  LoaderConfig share = loader_config(config, groups);
+  share.consumed_samples = progress.samples;
+  loader = std::make_unique<Loader>(train_data, share);
 
   write_marks_to(dir / "log", runtime.rank(), runtime.size(), runtime.host_name());
   const std::vector<std::string> bindings =
@@ -249,19 +245,12 @@ void Trainer::Parts::stop_for_nonfinite(const StepReport& report) {
        "\n  try : resume with a smaller optimizer.lr or optimizer.clip_norm");
 }
 
-// {loss, tokens, aux, z, save requests, stop requests, expert tokens...}, summed over ranks. A rank
-// brings what no other rank has: the losses of its stage, and the tokens if it is the first of
-// those that read them.
+// {loss, tokens, aux, z, save requests, stop requests, expert tokens...}, summed over ranks, each
+// of which brings what no other rank has.
 std::vector<double> Trainer::Parts::read_totals(double tokens, const Request& own) {
-  const auto total = [&](const char* name) {
-    const auto& totals = model.totals().all();
-    const auto found = totals.find(name);
-    return found == totals.end() ? 0.0 : read_back_as_double(*stream, found->second)[0];
-  };
-  const MeshCoordinates at = groups.coordinates();
-  std::vector<double> sums{total("loss"),     at.tp == 0 && at.pp == 0 ? tokens : 0.0,
-                           total("aux_loss"), total("z_loss"),
-                           double(own.save),  double(own.stop)};
+  const auto total = [&](const char* name) { return read_total(*stream, model.totals(), name); };
+  std::vector<double> sums{total("loss"),   tokens,           total("aux_loss"),
+                           total("z_loss"), double(own.save), double(own.stop)};
   const size_t first = sums.size();
   const auto experts = static_cast<size_t>(config.moe.experts);
   sums.resize(first + static_cast<size_t>(num_moe_layers(config.gpt())) * experts);

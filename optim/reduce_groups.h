@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/comm/group.h"
+#include "core/comm/mesh.h"
 #include "core/parameter.h"
 
 namespace ferry {
@@ -22,6 +23,10 @@ struct ReduceGroups {
     return *group;
   }
 };
+
+inline ReduceGroups reduce_groups(const MeshGroups& groups) {
+  return {&groups.along("dp"), &groups.along("stage"), &groups.along("tied"), &groups.along("edp")};
+}
 
 /// In the order of the enumeration.
 inline constexpr ReduceAxis kReduceAxes[] = {ReduceAxis::Dense, ReduceAxis::Stage, ReduceAxis::Tied,

@@ -8,15 +8,10 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "app/data_spec.h"
-#include "app/host_sum.h"
-#include "app/train_model.h"
-#include "core/host_copy.h"
-#include "tests/support/placed_values.h"
+#include "tests/app/training_rank.h"
 
 namespace ferry::testing {
 
@@ -128,22 +123,14 @@ class LayoutRank {
   LayoutRank(const RunConfig& config, Group& world, Group& model_world)
       : config_(config),
         world_(world),
-        device_(make_cpu_device()),
-        stream_(poisoned(*device_).make_stream("compute")),
-        groups_(Mesh(world.size(), mesh_sizes(config.parallel)), model_world),
-        model_(config, *stream_, groups_),
-        whole_(config, world, *stream_),
-        loader_(open_dataset(training_data_spec(config, world.size())), loader_config()) {}
+        rank_(config, model_world),
+        whole_(config, world, rank_.stream()) {}
 
   LayoutOutcome train() {
     LayoutOutcome outcome;
+    TrainModel& model = rank_.model();
     for (int64_t step = 1; step <= config_.run.steps; ++step) {
-      BatchFeed feed(*stream_, loader_);
-      const int64_t first = loader_.consumed_samples();
-      model_.begin_step();
-      const double tokens = model_.forward_backward(feed, first, step).num_loss_tokens;
-      model_.finish_backward();
-      const double all_tokens = add_numbers(tokens, outcome);
+      const double all_tokens = add_numbers(rank_.passes().num_loss_tokens, outcome);
       if (step == config_.run.steps) {
         add_gradients();
         outcome.gradients = whole_.collect("gradient of", /*once=*/true, outcome.faults);
@@ -152,48 +139,30 @@ class LayoutRank {
           whole_.collect("gradient of", /*once=*/false, outcome.faults);
         }
       }
-      const double norm = model_.gradient_norm(all_tokens);
+      const double norm = model.gradient_norm(all_tokens);
       outcome.steps.back()["gradient norm"] = norm;
-      model_.update(step, all_tokens, norm);
+      model.update(step, all_tokens, norm);
     }
-    model_.finish_update();
+    model.finish_update();
     add_all([](const Parameter& parameter) { return parameter.value; });
     outcome.weights = whole_.collect("weight", /*once=*/false, outcome.faults);
     return outcome;
   }
 
  private:
-  static Device& poisoned(Device& device) {
-    device.set_poison_memory(true);
-    return device;
-  }
-  LoaderConfig loader_config() const {
-    LoaderConfig loader;
-    loader.micro = config_.batch.micro;
-    loader.global = config_.batch.global;
-    loader.dp_rank = groups_.coordinates().dp;
-    loader.dp_size = groups_.mesh().dp();
-    return loader;
-  }
-
   // The step's sums over ranks, of which each brings what no other has. Returns the tokens.
   double add_numbers(double tokens, LayoutOutcome& outcome) {
-    const auto& totals = model_.totals().all();
-    const auto total = [&](const char* name) {
-      const auto found = totals.find(name);
-      return found == totals.end() ? 0.0 : read_back_as_double(*stream_, found->second)[0];
-    };
-    const MeshCoordinates at = groups_.coordinates();
-    std::vector<double> sums{at.tp == 0 && at.pp == 0 ? tokens : 0.0, total("loss"),
-                             total("aux_loss"), total("z_loss")};
+    const StepTotals& totals = rank_.model().totals();
+    const auto total = [&](const char* name) { return read_total(rank_.stream(), totals, name); };
+    std::vector<double> sums{tokens, total("loss"), total("aux_loss"), total("z_loss")};
     const auto experts = static_cast<size_t>(config_.moe.experts), num_sums = sums.size();
     sums.resize(num_sums + static_cast<size_t>(config_.model.layers) * experts);
-    for (const auto& [moe_layer, name] : model_.model().expert_counts()) {
-      const std::vector<double> counts = read_back_as_double(*stream_, totals.at(name));
+    for (const auto& [moe_layer, name] : rank_.model().model().expert_counts()) {
+      const std::vector<double> counts = read_back_as_double(rank_.stream(), totals.all().at(name));
       for (size_t i = 0; i < counts.size(); ++i)
         sums[num_sums + static_cast<size_t>(moe_layer) * experts + i] = counts[i];
     }
-    sum_over_ranks(sums, world_, *stream_);
+    sum_over_ranks(sums, world_, rank_.stream());
     outcome.steps.push_back({{"loss", sums[1]}, {"aux loss", sums[2]}, {"z-loss", sums[3]}});
     outcome.expert_tokens.emplace_back(sums.begin() + static_cast<int64_t>(num_sums), sums.end());
     return sums[0];
@@ -201,35 +170,30 @@ class LayoutRank {
 
   // The rows that this rank owns.
   void add_gradients() {
-    const ReduceGroups groups{&groups_.along("dp"), &groups_.along("stage"), &groups_.along("tied"),
-                              &groups_.along("edp")};
-    for (const Parameter* parameter : model_.parameters()) {
+    const ReduceGroups groups = reduce_groups(rank_.groups());
+    for (const Parameter* parameter : rank_.model().parameters()) {
       if (parameter->is_copy) continue;
       const Group& group = groups.of(parameter->axis);
       const RowRange own = owned_rows(*parameter, group.rank(), group.size());
       const Shape matrix{matrix_rows(parameter->shape), matrix_columns(parameter->shape)};
-      whole_.add(
-          parameter->name,
-          read_back_as_double(*stream_, parameter->grad.reshape(matrix).rows(own.begin, own.end)),
-          parameter->placement().rows(own.begin, own.end));
+      whole_.add(parameter->name,
+                 read_back_as_double(rank_.stream(),
+                                     parameter->grad.reshape(matrix).rows(own.begin, own.end)),
+                 parameter->placement().rows(own.begin, own.end));
     }
   }
 
   template <class Read>
   void add_all(const Read& read) {
-    for (const Parameter* parameter : model_.parameters())
-      whole_.add(parameter->name, read_back_as_double(*stream_, read(*parameter)),
+    for (const Parameter* parameter : rank_.model().parameters())
+      whole_.add(parameter->name, read_back_as_double(rank_.stream(), read(*parameter)),
                  parameter->placement());
   }
 
   const RunConfig& config_;
   Group& world_;
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Stream> stream_;
-  MeshGroups groups_;
-  TrainModel model_;
+  TrainingRank rank_;
   WholeModel whole_;
-  Loader loader_;
 };
 
 /// Trains on this rank of `world`; the model communicates through `model_world`. Collective; the

@@ -29,13 +29,8 @@ struct Rank {
       p->grad = Tensor::empty(*stream, "gradients", p->shape, accumulate_dtype(p->dtype));
       stream->zero(p->grad);
     }
-    LoaderConfig loader_config;
-    loader_config.micro = config.batch.micro;
-    loader_config.global = config.batch.global;
-    loader_config.dp_rank = groups.coordinates().dp;
-    loader_config.dp_size = groups.mesh().dp();
     loader = std::make_unique<Loader>(open_dataset(training_data_spec(config, world.size())),
-                                      loader_config);
+                                      loader_config(config, groups));
   }
   ParallelModel::Input run(int64_t num_micro, bool training,
                            std::function<void(int, int)> before_backward = {}) {

@@ -38,20 +38,22 @@ class TrainingRank {
         groups_(Mesh(world.size(), mesh_sizes(config.parallel)), world),
         model_(config_, *stream_, groups_) {}
 
-  StepNumbers step() {
-    if (!loader_) loader_ = make_loader();
+  /// Forward, backward and reduction of the next step.
+  ParallelModel::Input passes() {
+    if (!loader_)
+      loader_ = std::make_unique<Loader>(
+          open_dataset(training_data_spec(config_, groups_.mesh().world())),
+          loader_config(config_, groups_));
     const int64_t first = loader_->consumed_samples();
-    ++num_steps_;
     BatchFeed feed(*stream_, *loader_);
     model_.begin_step();
-    const ParallelModel::Input input = model_.forward_backward(feed, first, num_steps_);
+    const ParallelModel::Input input = model_.forward_backward(feed, first, ++num_steps_);
     model_.finish_backward();
-    const MeshCoordinates at = groups_.coordinates();
-    const auto& totals = model_.totals().all();
-    const auto loss = totals.find("loss");
-    std::vector<double> sums{
-        loss == totals.end() ? 0.0 : read_back_as_double(*stream_, loss->second)[0],
-        at.tp == 0 && at.pp == 0 ? input.num_loss_tokens : 0.0};
+    return input;
+  }
+  StepNumbers step() {
+    const ParallelModel::Input input = passes();
+    std::vector<double> sums{read_total(*stream_, model_.totals(), "loss"), input.num_loss_tokens};
     sum_over_ranks(sums, groups_.world(), *stream_);
     StepNumbers numbers;
     numbers.loss = sums[0];
@@ -69,16 +71,6 @@ class TrainingRank {
   static Device& poisoned(Device& device) {
     device.set_poison_memory(true);
     return device;
-  }
-  std::unique_ptr<Loader> make_loader() const {
-    const Mesh& mesh = groups_.mesh();
-    LoaderConfig loader;
-    loader.micro = config_.batch.micro;
-    loader.global = config_.global_batch(mesh.world());
-    loader.dp_rank = groups_.coordinates().dp;
-    loader.dp_size = mesh.dp();
-    return std::make_unique<Loader>(open_dataset(training_data_spec(config_, mesh.world())),
-                                    loader);
   }
 
   RunConfig config_;

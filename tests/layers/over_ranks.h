@@ -14,6 +14,7 @@
 #include "layers/tensor_parallel.h"
 #include "tests/support/devices.h"
 #include "tests/support/micro_batch.h"
+#include "tests/support/placed_values.h"
 #include "tests/support/run_ranks.h"
 
 namespace ferry::testing {
@@ -35,23 +36,6 @@ struct RankResult {
   Outcome outcome;
   std::map<std::string, Parameter> parameters;  // without tensors
 };
-
-/// body(index in the whole, index in the part) for each element of the part that is not padding.
-inline void for_each_element(const Placement& part,
-                             const std::function<void(size_t, size_t)>& body) {
-  const int64_t columns = part.num_columns(), all = matrix_columns(part.global_shape());
-  for (const PlacedRows& run : part.runs())
-    for (int64_t r = 0; r < run.num_rows; ++r)
-      for (int64_t c = 0; c < columns; ++c)
-        body(static_cast<size_t>((run.global_row + r) * all + part.first_column() + c),
-             static_cast<size_t>((run.row + r) * columns + c));
-}
-
-inline std::vector<double> part_of(const std::vector<double>& whole, const Placement& part) {
-  std::vector<double> values(static_cast<size_t>(part.num_rows() * part.num_columns()), 0.0);
-  for_each_element(part, [&](size_t global, size_t local) { values[local] = whole[global]; });
-  return values;
-}
 
 /// One micro-batch on this rank. `values` of the whole parameters are used if there are any, else
 /// random ones are made and left there.
@@ -97,7 +81,7 @@ inline std::vector<double> whole_gradient(const std::string& name,
       continue;
     }
     std::vector<bool> padding(gradient.size(), true);
-    for_each_element(p.placement(), [&](size_t global, size_t local) {
+    for_each_placed(p.placement(), [&](size_t global, size_t local) {
       sum[global] += gradient[local];
       ++holders[global];
       padding[local] = false;

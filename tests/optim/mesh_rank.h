@@ -18,10 +18,6 @@
 
 namespace ferry::testing {
 
-inline ReduceGroups reduce_groups(const MeshGroups& groups) {
-  return {&groups.along("dp"), &groups.along("stage"), &groups.along("tied"), &groups.along("edp")};
-}
-
 /// FNV-1a.
 inline uint64_t hash_of(const std::string& text) {
   uint64_t hash = 14695981039346656037u;
