@@ -84,7 +84,7 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, i
   const double peak = peak_flops(backend.device().name(), config.model.precision);
   nlohmann::ordered_json row = {{"bench", "step"}, {"config", config.run.name}};
   row["ranks"] = runtime.size();
-  row["layout"] = grid_text(config.parallel, mesh);
+  row["layout"] = grid_text(config, mesh);
   row["tokens_per_step"] = step_tokens;
   row["micro_batch"] = config.batch.micro;
   row["steps"] = steps;

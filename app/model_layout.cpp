@@ -12,12 +12,12 @@ MeshSizes mesh_sizes(const ParallelTable& parallel) {
   return sizes;
 }
 
-std::string grid_text(const ParallelTable& parallel, const Mesh& mesh) {
+std::string grid_text(const RunConfig& config, const Mesh& mesh) {
   const MeshSizes& sizes = mesh.sizes();
-  return concat("world ", mesh.world(), " = tp ", sizes.tensor, parallel.sequence ? " sp" : "",
-                " cp ", sizes.context, " dp ", mesh.dp(), " pp ", sizes.pipeline, " vpp ",
-                parallel.virtual_stages, " | etp ", sizes.expert_tensor, " ep ", sizes.expert,
-                " edp ", mesh.edp());
+  return concat("world ", mesh.world(), " = tp ", sizes.tensor,
+                config.parallel.sequence ? " sp" : "", " cp ", sizes.context, " dp ", mesh.dp(),
+                " pp ", sizes.pipeline, " vpp ", config.virtual_stages(), " | etp ",
+                sizes.expert_tensor, " ep ", sizes.expert, " edp ", mesh.edp());
 }
 
 std::vector<StageLayers> model_stages(const RunConfig& config) {

@@ -17,7 +17,7 @@ namespace ferry {
 MeshSizes mesh_sizes(const ParallelTable& parallel);
 /// One line, for checkpoints and benchmarks: "world 8 = tp 2 sp cp 1 dp 2 pp 2
 /// vpp 1 | etp 1 ep 2 edp 2".
-std::string grid_text(const ParallelTable& parallel, const Mesh& mesh);
+std::string grid_text(const RunConfig& config, const Mesh& mesh);
 
 /// All stages of the pipeline, in the order of the model.
 std::vector<StageLayers> model_stages(const RunConfig& config);

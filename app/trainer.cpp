@@ -305,7 +305,7 @@ void Trainer::Parts::save(const std::string& why) {
   save_request.descriptions = state_descriptions();
   save_request.aliases = {{"optimizer/master", "model"}};
   save_request.config = resolved_toml(config);
-  save_request.layout = grid_text(config.parallel, mesh);
+  save_request.layout = grid_text(config, mesh);
   save_request.writer = "ferry " + version_text();
   save_request.parent = parent;
   save_request.keep = config.checkpoint.keep == 0 ? std::numeric_limits<int>::max()

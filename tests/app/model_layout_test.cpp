@@ -39,11 +39,14 @@ TEST(ModelLayout, GridInOneLine) {
   const RunConfig config = quickstart(
       {"parallel.tensor=2", "parallel.sequence=true", "parallel.pipeline=2", "parallel.expert=2"});
   const Mesh mesh(8, mesh_sizes(config.parallel));
-  EXPECT_EQ(grid_text(config.parallel, mesh),
-            "world 8 = tp 2 sp cp 1 dp 2 pp 2 vpp 1 | etp 1 ep 2 edp 2");
+  EXPECT_EQ(grid_text(config, mesh), "world 8 = tp 2 sp cp 1 dp 2 pp 2 vpp 1 | etp 1 ep 2 edp 2");
   const RunConfig one = quickstart({});
-  EXPECT_EQ(grid_text(one.parallel, Mesh(1, mesh_sizes(one.parallel))),
+  EXPECT_EQ(grid_text(one, Mesh(1, mesh_sizes(one.parallel))),
             "world 1 = tp 1 cp 1 dp 1 pp 1 vpp 1 | etp 1 ep 1 edp 1");
+  const RunConfig layout = quickstart({"parallel.pipeline=2", "parallel.layout='E|t*3||tL'"});
+  EXPECT_EQ(grid_text(layout, Mesh(2, mesh_sizes(layout.parallel))),
+            "world 2 = tp 1 cp 1 dp 1 pp 2 vpp 2 | etp 1 ep 1 edp 1")
+      << "a layout says how many virtual stages there are";
 }
 
 TEST(ModelLayout, AxesAreTheCoordinates) {
