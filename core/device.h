@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -66,6 +67,9 @@ class Device {
                                             int64_t bytes) = 0;
   /// Host memory that copies to and from this device run at full speed from (pinned for CUDA).
   virtual std::shared_ptr<Storage> allocate_host(std::string_view name, int64_t bytes) = 0;
+  /// `reclaim` is called when allocate() finds too little memory, and is to let go of memory that
+  /// is waiting for work of the device; allocate() then tries again. Empty: nobody.
+  void on_low_memory(std::function<void()> reclaim) { reclaim_ = std::move(reclaim); }
   /// Bytes of this device in all, and free now.
   virtual int64_t total_bytes() const = 0;
   virtual int64_t free_bytes() const = 0;
@@ -77,10 +81,16 @@ class Device {
   void set_poison_memory(bool on) { poison_memory_ = on; }
   bool poison_memory() const { return poison_memory_; }
 
+ protected:
+  void reclaim() const {
+    if (reclaim_) reclaim_();
+  }
+
  private:
   MemoryLedger memory_;
   MemoryLedger pinned_memory_;
   bool poison_memory_ = false;
+  std::function<void()> reclaim_;
 };
 
 std::unique_ptr<Device> make_cpu_device();

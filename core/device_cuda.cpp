@@ -75,6 +75,7 @@ int64_t CudaDevice::free_bytes() const {
 }
 
 void CudaDevice::release_unused_memory() {
+  reclaim();
   make_current();
   CUDA_CHECK(cudaDeviceSynchronize());
   CUDA_CHECK(cudaMemPoolTrimTo(pool_, 0));

@@ -43,6 +43,14 @@ class Event {
   std::shared_ptr<EventState> state_;
 };
 
+/// The time at which a stream reached a point of its work, by the clock of its device.
+class TimeStamp {
+ public:
+  virtual ~TimeStamp() = default;
+  /// Seconds from `earlier`, a stamp of a stream of the same device. Waits for both points.
+  virtual double seconds_since(const TimeStamp& earlier) const = 0;
+};
+
 class Stream {
  public:
   explicit Stream(Device& device, std::string name) : device_(device), name_(std::move(name)) {}
@@ -58,6 +66,8 @@ class Stream {
   /// The same, for a thread that other work of the device waits for: looking at this event takes no
   /// call of the device's driver, which may itself be waiting for the device.
   virtual Event record_for_host() { return record(); }
+  /// The time after all work enqueued so far.
+  virtual std::shared_ptr<const TimeStamp> stamp() = 0;
   /// Work enqueued from now on starts after the event. Returns at once. Events of any device.
   virtual void wait(const Event& event) = 0;
   /// Blocks the host until all work enqueued so far is done; throws the error of that work.

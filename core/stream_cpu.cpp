@@ -20,6 +20,24 @@ void wait_for(std::condition_variable& changed, std::unique_lock<std::mutex>& lo
   if (!changed.wait_for(lock, limit, condition))
     fail_wait(concat("stream '", stream, "'"), limit.count());
 }
+
+class HostTimeStamp final : public TimeStamp {
+ public:
+  double seconds_since(const TimeStamp& earlier) const override {
+    const auto* start = dynamic_cast<const HostTimeStamp*>(&earlier);
+    CHECK(start != nullptr, "stamps of two kinds of devices");
+    return std::chrono::duration<double>(time() - start->time()).count();
+  }
+
+  std::chrono::steady_clock::time_point at;  // valid after `reached`
+  Event reached;
+
+ private:
+  std::chrono::steady_clock::time_point time() const {
+    reached.wait_host();
+    return at;
+  }
+};
 }  // namespace
 
 CpuStream::CpuStream(Device& device, std::string name)
@@ -69,6 +87,13 @@ Event CpuStream::record() {
   auto state = std::make_shared<HostEvent>(name());
   push({[this, state] { state->set(error_); }, true});
   return Event(state);
+}
+
+std::shared_ptr<const TimeStamp> CpuStream::stamp() {
+  auto stamp = std::make_shared<HostTimeStamp>();
+  push({[stamp] { stamp->at = std::chrono::steady_clock::now(); }, true});
+  stamp->reached = record();
+  return stamp;
 }
 
 void CpuStream::wait(const Event& event) {

@@ -30,6 +30,7 @@ class CpuStream final : public Stream {
   void enqueue(std::function<void()> task);
 
   Event record() override;
+  std::shared_ptr<const TimeStamp> stamp() override;
   void wait(const Event& event) override;
   void synchronize() override;
   void zero(const Tensor& tensor) override;

@@ -71,6 +71,43 @@ class FlagEvent final : public EventState {
   std::shared_ptr<HostFailure> failure_;
 };
 
+// An event with a time. Made anew for each stamp: they are few.
+class CudaTimeStamp final : public TimeStamp {
+ public:
+  CudaTimeStamp(cudaStream_t stream, std::string name) : name_(std::move(name)) {
+    CUDA_CHECK(cudaEventCreate(&event_));
+    const cudaError_t error = cudaEventRecord(event_, stream);
+    if (error != cudaSuccess) CUDA_CHECK_NOTHROW(cudaEventDestroy(event_));
+    CUDA_CHECK(error);
+  }
+  ~CudaTimeStamp() override { CUDA_CHECK_NOTHROW(cudaEventDestroy(event_)); }
+  CudaTimeStamp(const CudaTimeStamp&) = delete;
+  CudaTimeStamp& operator=(const CudaTimeStamp&) = delete;
+
+  double seconds_since(const TimeStamp& earlier) const override {
+    const auto* start = dynamic_cast<const CudaTimeStamp*>(&earlier);
+    CHECK(start != nullptr, "stamps of two kinds of devices");
+    start->wait();
+    wait();
+    float milliseconds = 0;
+    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start->event_, event_));
+    return 1e-3 * static_cast<double>(milliseconds);
+  }
+
+ private:
+  void wait() const {
+    wait_until_ready(concat("stream '", name_, "'"), [this] {
+      const cudaError_t error = cudaEventQuery(event_);
+      if (error == cudaErrorNotReady) static_cast<void>(cudaGetLastError());
+      return error != cudaErrorNotReady;
+    });
+    CUDA_CHECK(cudaEventQuery(event_));
+  }
+
+  std::string name_;
+  cudaEvent_t event_ = nullptr;
+};
+
 void used_until(const Tensor& tensor, CudaStream& stream, const std::shared_ptr<CudaEvent>& event) {
   if (auto* storage = dynamic_cast<CudaStorage*>(tensor.storage().get()))
     storage->used_until(stream, event);
@@ -194,6 +231,11 @@ Event CudaStream::record_for_host() {
   used_until(flag.memory, *this,
              std::make_shared<CudaEvent>(device_.events(), handle_->get(), failure_));
   return Event(std::make_shared<FlagEvent>(flag, failure_));
+}
+
+std::shared_ptr<const TimeStamp> CudaStream::stamp() {
+  device_.make_current();
+  return std::make_shared<CudaTimeStamp>(handle_->get(), name());
 }
 
 void CudaStream::synchronize() { record().wait_host(); }

@@ -89,6 +89,7 @@ class CudaStream final : public Stream {
 
   Event record() override;
   Event record_for_host() override;
+  std::shared_ptr<const TimeStamp> stamp() override;
   void wait(const Event& event) override;
   void synchronize() override;
   void zero(const Tensor& tensor) override;

@@ -16,6 +16,7 @@ constexpr std::pair<Label, std::string_view> kNames[] = {
     {Label::Router, "router"},
     {Label::ExpertFc1, "expert_fc1"},
     {Label::MoeAct, "moe_act"},
+    {Label::ExpertFc2, "expert_fc2"},
     {Label::FusedGroupMlp, "fused_group_mlp"},
     {Label::Mlp, "mlp"},
     {Label::SharedExperts, "shared_experts"},
@@ -25,6 +26,7 @@ constexpr std::pair<Label, std::string_view> kNames[] = {
     {Label::Dropout, "dropout"},
     {Label::FinalNorm, "final_norm"},
     {Label::LossHead, "loss_head"},
+    {Label::Layer, "layer"},
 };
 
 class RebuildResidence final : public Residence {
@@ -60,19 +62,46 @@ std::optional<Label> label_of(std::string_view name) {
   return std::nullopt;
 }
 
+SavedTensor::SavedTensor(Tensor tensor, Label label, MemoryLedger* ledger)
+    : tensor_(std::move(tensor)),
+      shape_(tensor_.shape()),
+      dtype_(tensor_.dtype()),
+      label_(label),
+      ledger_(ledger) {
+  count(true);
+}
+
+SavedTensor::~SavedTensor() { count(false); }
+
+void SavedTensor::count(bool on_device) const {
+  if (ledger_ == nullptr || !tensor_.defined()) return;
+  if (on_device)
+    ledger_->add(name_of(label_), bytes());
+  else
+    ledger_->remove(name_of(label_), bytes());
+}
+
 const Tensor& SavedTensor::get(Stream& stream) {
   if (!tensor_.defined() && residence_) {
     tensor_ = residence_->bring_back(stream);
     residence_.reset();
     CHECK(tensor_.numel() == shape_.numel() && tensor_.dtype() == dtype_,
           "a tensor came back to the tape as ", tensor_.shape());
+    count(true);
   }
   return tensor_;
 }
 
 void SavedTensor::move_to(std::unique_ptr<Residence> residence) {
+  count(false);
   residence_ = std::move(residence);
   tensor_ = Tensor();
+}
+
+void SavedTensor::belongs_to(Label label) {
+  count(false);
+  label_ = label;
+  count(true);
 }
 
 Tape::Key Tape::key_of(const Tensor& tensor) {
@@ -84,14 +113,17 @@ std::shared_ptr<SavedTensor> Tape::find(const Tensor& tensor) const {
   return found == known_.end() ? nullptr : found->second.lock();
 }
 
-void Tape::save(Stream& stream, Label label, std::initializer_list<Tensor> tensors) {
+void Tape::save(Stream& stream, Label label, std::initializer_list<Tensor> tensors,
+                const Tensor& num_rows) {
   if (!recording()) return;
-  Record record{label, {}, {}, {}};
+  Record record{label, {}, {}, {}, num_rows};
   for (const Tensor& tensor : tensors) {
     std::shared_ptr<SavedTensor> saved;
     if (tensor.defined()) saved = find(tensor);
-    if (!saved) {
-      saved = std::make_shared<SavedTensor>(tensor);
+    if (saved) {
+      saved->belongs_to(label);
+    } else {
+      saved = std::make_shared<SavedTensor>(tensor, label, ledger_);
       if (tensor.defined()) known_[key_of(tensor)] = saved;
     }
     record.tensors.push_back(std::move(saved));
@@ -112,7 +144,7 @@ void Tape::save_rebuildable(Label label, const Tensor& tensor, std::initializer_
     CHECK(saved_inputs.back() || !input.defined(), "an input of a rebuildable ", name_of(label),
           " is not on the tape");
   }
-  auto saved = std::make_shared<SavedTensor>(tensor);
+  auto saved = std::make_shared<SavedTensor>(tensor, label, ledger_);
   saved->move_to(std::make_unique<RebuildResidence>(std::move(saved_inputs), std::move(shapes),
                                                     std::move(rebuild)));
   known_[key_of(tensor)] = saved;

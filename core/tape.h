@@ -36,6 +36,7 @@ enum class Label : uint8_t {
   Router,
   ExpertFc1,
   MoeAct,
+  ExpertFc2,
   FusedGroupMlp,
   Mlp,
   SharedExperts,
@@ -45,6 +46,7 @@ enum class Label : uint8_t {
   Dropout,
   FinalNorm,
   LossHead,
+  Layer,  // a whole layer, or several, computed again from their input
 };
 std::string_view name_of(Label label);
 /// The label of this name, if there is one.
@@ -58,25 +60,38 @@ class Residence {
   virtual Tensor bring_back(Stream& stream) = 0;
 };
 
-/// A tensor on the tape. Destroyed with the last record that saved it.
+/// A tensor on the tape. Destroyed with the last record that saved it. It belongs to the module
+/// that saved it last.
 class SavedTensor {
  public:
-  explicit SavedTensor(Tensor tensor)
-      : tensor_(std::move(tensor)), shape_(tensor_.shape()), dtype_(tensor_.dtype()) {}
+  /// `ledger` (may be null, must outlive this) counts the bytes on the device under the name of the
+  /// module that the tensor belongs to.
+  SavedTensor(Tensor tensor, Label label, MemoryLedger* ledger);
+  ~SavedTensor();
+  SavedTensor(const SavedTensor&) = delete;
+  SavedTensor& operator=(const SavedTensor&) = delete;
 
   bool on_device() const { return tensor_.defined(); }
   const Shape& shape() const { return shape_; }
   DType dtype() const { return dtype_; }
+  Label label() const { return label_; }
+  int64_t bytes() const { return shape_.numel() * static_cast<int64_t>(size_of(dtype_)); }
   /// The tensor, brought back on `stream` if it is elsewhere; then it stays until destroyed.
   const Tensor& get(Stream& stream);
   /// Lets go of the device memory; `residence` can bring the tensor back.
   void move_to(std::unique_ptr<Residence> residence);
+  /// A later module saves the tensor, too.
+  void belongs_to(Label label);
 
  private:
+  void count(bool on_device) const;
+
   Tensor tensor_;
   std::unique_ptr<Residence> residence_;
   Shape shape_;
   DType dtype_;
+  Label label_;
+  MemoryLedger* ledger_;
 };
 
 /// Makes a tensor again from others, enqueued on `stream`; bit-identical to the first time.
@@ -88,6 +103,9 @@ struct Record {
   std::vector<std::shared_ptr<SavedTensor>> tensors;
   std::vector<Shape> shapes;
   std::vector<std::shared_ptr<SavedTensor>> rebuildable;  // kept alive for the records above
+  /// I32 [1] on the device: the tensors' rows that are in use, the others are padding. Undefined:
+  /// all of them.
+  Tensor num_rows;
 };
 
 /// Decides where saved tensors live. The base class keeps everything on the device.
@@ -100,21 +118,30 @@ class TapePolicy {
   virtual void saved(Record&, Stream&) {}
   /// A record is about to be loaded on `stream`.
   virtual void loading(Record&, Stream&) {}
+  /// All records of the micro-batch were saved.
+  virtual void forward_done(Stream&) {}
+  /// All records were loaded, and the work of backward is enqueued.
+  virtual void backward_done(Stream&) {}
 };
 
 class Tape {
  public:
   enum class Mode { Record, Off /* evaluation: save does nothing */ };
-  /// `policy` may be null (keep everything) and must outlive the tape.
-  explicit Tape(Mode mode = Mode::Record, TapePolicy* policy = nullptr)
-      : mode_(mode), policy_(policy) {}
+  /// `policy` may be null (keep everything), `ledger` may be null (count nothing); both must outlive
+  /// the tape.
+  explicit Tape(Mode mode = Mode::Record, TapePolicy* policy = nullptr,
+                MemoryLedger* ledger = nullptr)
+      : mode_(mode), policy_(policy), ledger_(ledger) {}
 
   bool recording() const { return mode_ == Mode::Record; }
   bool empty() const { return records_.empty(); }
   size_t num_records() const { return records_.size(); }
+  /// Bytes of saved tensors on the device, by module; may be null.
+  MemoryLedger* ledger() const { return ledger_; }
 
-  /// Needed in backward. An undefined tensor is saved as undefined.
-  void save(Stream& stream, Label label, std::initializer_list<Tensor> tensors);
+  /// Needed in backward. An undefined tensor is saved as undefined. `num_rows`: see Record.
+  void save(Stream& stream, Label label, std::initializer_list<Tensor> tensors,
+            const Tensor& num_rows = {});
 
   /// `tensor` is cheap to make again from `inputs`, which are on the tape; an undefined input is
   /// given to `rebuild` as undefined. If the policy discards `label`, records that save `tensor`
@@ -130,6 +157,14 @@ class Tape {
     return tensors;
   }
 
+  /// Told by whoever runs the micro-batch, for the policy.
+  void forward_done(Stream& stream) {
+    if (policy_ && recording()) policy_->forward_done(stream);
+  }
+  void backward_done(Stream& stream) {
+    if (policy_ && recording()) policy_->backward_done(stream);
+  }
+
  private:
   struct Key {
     uint64_t storage;
@@ -143,6 +178,7 @@ class Tape {
 
   Mode mode_;
   TapePolicy* policy_;
+  MemoryLedger* ledger_;
   std::vector<Record> records_;
   std::map<Key, std::weak_ptr<SavedTensor>> known_;
 };

@@ -64,13 +64,13 @@ Tensor Experts::forward(Pass& pass, const Tensor& rows, const Tensor& probs,
                                });
   const Tensor y = Tensor::empty(stream, "expert output", rows.shape(), rows.dtype());
   grouped_gemm_forward(stream, y, h, fc2_.value, offsets);
-  pass.tape().save(stream, Label::MoeAct, {h, offsets});
+  pass.tape().save(stream, Label::ExpertFc2, {h, offsets});
   return y;
 }
 
 Experts::Gradients Experts::backward(Pass& pass, const Tensor& dy) {
   Stream& stream = pass.stream;
-  const auto [h, offsets] = pass.tape().load<2>(stream, Label::MoeAct);
+  const auto [h, offsets] = pass.tape().load<2>(stream, Label::ExpertFc2);
   grouped_gemm_wgrad(stream, fc2_.grad, dy, h, offsets);
   const Tensor dh = Tensor::empty(stream, "gradients", h.shape(), h.dtype());
   grouped_gemm_dgrad(stream, dh, dy, fc2_.value, offsets);

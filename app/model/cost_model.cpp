@@ -110,7 +110,7 @@ std::vector<ActivationCost> activation_costs(const GptConfig& config, bool is_mo
   add(Label::Moe, "routing plan", 2 * i * moe.top_k * copies / t);
   add(Label::ExpertFc1, "input rows", e * moe.top_k * copies * model.hidden / t);
   add(Label::MoeAct, "gate, up, probability", moe.top_k * (e * 2 * moe.ffn + copies * (f + i)) / t);
-  add(Label::MoeAct, "activation", e * moe.top_k * moe.ffn / t);
+  add(Label::ExpertFc2, "input", e * moe.top_k * moe.ffn / t);
   if (moe.shared_ffn > 0) {
     add(Label::SharedExperts, "gate, up, activation, output",
         e * (3 * moe.shared_ffn + (moe.shared_gate ? model.hidden + 1 : 0)) / t);

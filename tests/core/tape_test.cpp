@@ -77,7 +77,7 @@ class TapeTest : public CpuTest {
 };
 
 TEST(Label, NamesGoBothWays) {
-  for (int i = 0; i <= static_cast<int>(Label::LossHead); ++i) {
+  for (int i = 0; i <= static_cast<int>(Label::Layer); ++i) {
     const auto label = static_cast<Label>(i);
     EXPECT_NE(name_of(label), "?") << i;
     EXPECT_EQ(label_of(name_of(label)), label);

@@ -1,0 +1,73 @@
+#pragma once
+
+// Fine-grained activation offload: what named modules save for backward waits in host memory.
+//
+// The first training step moves every group and measures it; then plan_offload() fixes which groups
+// move, until the schedule changes. Beside the plan, the last group of a module in a pass that comes
+// back next stays on the device (on one rank, and in the last stage of a pipeline, each pass does).
+//
+//   forward   a record is saved         its group waits for the module's end, then leaves (commit)
+//   backward  a group was used          one group, the newest one that is away, starts back; when
+//                                       the pass has none left, of the pass that comes back next
+//
+// So copies to the device run one group ahead of their use or more, and each use waits for its own
+// copy. See offload_plan.h for the rules and their source.
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "offload/copy_engine.h"
+#include "offload/offload_plan.h"
+
+namespace ferry {
+
+struct ActivationOffloadConfig {
+  /// The module that a record's tensors belong to; labels that are absent stay on the device.
+  std::map<Label, std::string> modules;
+  int64_t min_tensor_elements = 1048576;  // smaller tensors stay
+  /// Copies under way of each module; beyond it the compute stream waits for the oldest. Unset: it
+  /// never waits, and memory is reused as copies end.
+  std::optional<int64_t> max_inflight;
+  OffloadRules rules;
+};
+
+class ActivationOffload final : public ActivationMover {
+ public:
+  ActivationOffload(Device& device, ActivationOffloadConfig config);
+  ~ActivationOffload() override;
+
+  void begin_step(std::span<const PassAction> actions, Stream& compute) override;
+  TapePolicy& policy(PassId pass) override;
+  void end_step(Stream& compute) override;
+  TrafficByModule traffic() const override;
+
+  /// Null until a step was measured.
+  const std::vector<PassGroups>* plan() const { return measured_ ? &passes_ : nullptr; }
+  /// By resident_bytes(); empty until a step was measured.
+  std::map<std::string, int64_t> summary() const;
+  /// Moves exactly these groups from the next step on, instead of those that the rules choose. The
+  /// passes and groups must be those of plan().
+  void set_plan(std::vector<PassGroups> passes);
+
+ private:
+  class Pass;
+  /// The place of a pass in backward order.
+  size_t position(PassId pass) const;
+  PassGroups& groups_of(PassId pass);
+
+  ActivationOffloadConfig config_;
+  CopyEngine engine_;
+  std::vector<PassAction> actions_;
+  std::vector<PassGroups> passes_;  // in the order of backward
+  bool measured_ = false;
+  bool measuring_ = false;
+  size_t backward_cursor_ = 0;  // passes before it have begun backward
+  std::map<PassId, std::unique_ptr<Pass>> running_;
+  std::deque<Event> lead_;  // of commits, so that the host does not run far ahead of the device
+};
+
+}  // namespace ferry

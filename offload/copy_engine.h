@@ -1,0 +1,87 @@
+#pragma once
+
+// Moves tensors between a device and its (pinned) host memory, beside the compute stream: one
+// stream for each direction, so that both run at once. Each buffer has its own events: host memory
+// is reused when its last copy is done (the pool of the device sees to that), device memory when
+// the copy away from it is done.
+//
+// On the CPU the "host" memory is other memory of the CPU, and the copies are tasks of two CPU
+// streams: a wait that is missing is a data race that ThreadSanitizer names.
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/tensor.h"
+#include "offload/activation_mover.h"
+
+namespace ferry {
+
+/// A tensor that is in host memory, or on its way. Made by CopyEngine::to_host.
+class HostedTensor {
+ public:
+  int64_t bytes() const { return host_.bytes(); }
+  bool reloading() const { return device_.defined(); }
+
+ private:
+  friend class CopyEngine;
+  Tensor host_;
+  Event in_host_;    // the copy away is done
+  Tensor device_;    // after reload()
+  Event on_device_;  // the copy back is done
+  size_t module_ = 0;
+};
+
+class CopyEngine {
+ public:
+  /// Makes its two streams on `device`. While it lives, memory whose copies are done is given back
+  /// when the device runs short.
+  explicit CopyEngine(Device& device);
+  ~CopyEngine();
+  CopyEngine(const CopyEngine&) = delete;
+  CopyEngine& operator=(const CopyEngine&) = delete;
+
+  /// Starts the copy of `tensor`, which is ready at `ready` and is not written afterwards, and
+  /// keeps it alive until then. Bytes are counted under `module`.
+  std::shared_ptr<HostedTensor> to_host(const Tensor& tensor, const Event& ready,
+                                        const std::string& module);
+  /// An event after all copies to the host so far.
+  Event copied_away() { return to_host_->record(); }
+  /// Lets go of device memory that was copied away; never waits. With `all`, makes `compute` wait
+  /// for the copies up to `until` first, so that memory enqueued later may reuse theirs.
+  void release_finished();
+
+  /// Starts to bring it back into new memory, whose first use is on `compute`. Once only.
+  void reload(HostedTensor& hosted, Stream& compute);
+  /// The tensor for use on `compute`, which waits for its copy; reload()s it if that was not done.
+  /// Once only. The time that `compute` stands still is counted.
+  Tensor bring_back(HostedTensor& hosted, Stream& compute);
+  /// `compute` waits for an event of these copies on behalf of `module`; the time is counted.
+  void wait(Stream& compute, const Event& event, const std::string& module);
+
+  /// Bytes moved and time lost since the last call of start_counting(). Waits for the copies.
+  TrafficByModule traffic() const;
+  void start_counting();
+
+ private:
+  struct UnderWay {
+    Tensor device;
+    Event copied;
+  };
+  struct Wait {
+    size_t module;
+    std::shared_ptr<const TimeStamp> begin, end;
+  };
+  size_t module_index(const std::string& module);
+  void reclaim();
+
+  Device& device_;
+  std::unique_ptr<Stream> to_host_, to_device_;
+  std::deque<UnderWay> under_way_;
+  std::vector<std::string> modules_;
+  std::vector<int64_t> d2h_bytes_, h2d_bytes_;
+  std::vector<Wait> waits_;
+};
+
+}  // namespace ferry
