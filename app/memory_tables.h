@@ -42,14 +42,14 @@ struct ActivationOffloadTable {
                 .range = at_least(0)},
           &ActivationOffloadTable::delta_bytes_across_pipeline);
     visit(Field{.key = "max_inflight",
-                .doc = "copies under way at a time; unset: no limit",
-                .range = at_least(1)},
+                .doc = "groups of a module on their way to the host at a time; unset: no limit",
+                .range = at_least(0)},
           &ActivationOffloadTable::max_inflight);
     visit(Field{.key = "delay_until_graph", .doc = "start only when graphs are captured"},
           &ActivationOffloadTable::delay_until_graph);
     visit(Field{.key = "auto_budget",
-                .doc = "choose the modules to fit this many GiB",
-                .range = at_least(0),
+                .doc = "choose what to offload so that a step takes this part longer at most",
+                .range = closed(0, 1),
                 .zero = "off"},
           &ActivationOffloadTable::auto_budget);
   }

@@ -32,9 +32,9 @@ struct PassAction {
 
 /// What a step moved for one module, on this rank.
 struct ModuleTraffic {
-  int64_t d2h_bytes = 0;   // device to host
-  int64_t h2d_bytes = 0;   // host to device
-  double exposed_s = 0;    // that the compute stream stood still for these copies
+  int64_t d2h_bytes = 0;  // device to host
+  int64_t h2d_bytes = 0;  // host to device
+  double exposed_s = 0;   // that the compute stream stood still for these copies
 };
 using TrafficByModule = std::map<std::string, ModuleTraffic>;
 

@@ -3,8 +3,9 @@
 // Fine-grained activation offload: what named modules save for backward waits in host memory.
 //
 // The first training step moves every group and measures it; then plan_offload() fixes which groups
-// move, until the schedule changes. Beside the plan, the last group of a module in a pass that comes
-// back next stays on the device (on one rank, and in the last stage of a pipeline, each pass does).
+// move, until the schedule changes. Beside the plan, the last group of a module in a pass that
+// comes back next stays on the device (on one rank, and in the last stage of a pipeline, each pass
+// does).
 //
 //   forward   a record is saved         its group waits for the module's end, then leaves (commit)
 //   backward  a group was used          one group, the newest one that is away, starts back; when
@@ -13,10 +14,10 @@
 // So copies to the device run one group ahead of their use or more, and each use waits for its own
 // copy. See offload_plan.h for the rules and their source.
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,9 @@ class ActivationOffload final : public ActivationMover {
   /// The place of a pass in backward order.
   size_t position(PassId pass) const;
   PassGroups& groups_of(PassId pass);
+  /// The pass that comes back next, or null if it has not begun.
+  Pass* next_back();
+  void hold_back_host(Stream& compute);
 
   ActivationOffloadConfig config_;
   CopyEngine engine_;

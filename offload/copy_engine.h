@@ -31,12 +31,13 @@ class HostedTensor {
   Tensor device_;    // after reload()
   Event on_device_;  // the copy back is done
   size_t module_ = 0;
+  int64_t sequence_ = 0;  // of the copy away
 };
 
 class CopyEngine {
  public:
-  /// Makes its two streams on `device`. While it lives, memory whose copies are done is given back
-  /// when the device runs short.
+  /// Makes its two streams on `device`. When the device runs short of memory, the host waits for
+  /// the copies under way, so that theirs can be reused.
   explicit CopyEngine(Device& device);
   ~CopyEngine();
   CopyEngine(const CopyEngine&) = delete;
@@ -46,10 +47,10 @@ class CopyEngine {
   /// keeps it alive until then. Bytes are counted under `module`.
   std::shared_ptr<HostedTensor> to_host(const Tensor& tensor, const Event& ready,
                                         const std::string& module);
-  /// An event after all copies to the host so far.
-  Event copied_away() { return to_host_->record(); }
-  /// Lets go of device memory that was copied away; never waits. With `all`, makes `compute` wait
-  /// for the copies up to `until` first, so that memory enqueued later may reuse theirs.
+  /// Makes `compute` wait until `hosted` is in host memory, and then lets go of the device memory
+  /// of all that left before it and of it. The time that `compute` stands still is counted.
+  void join(Stream& compute, const HostedTensor& hosted);
+  /// Lets go of device memory whose copy is done; never waits.
   void release_finished();
 
   /// Starts to bring it back into new memory, whose first use is on `compute`. Once only.
@@ -57,9 +58,6 @@ class CopyEngine {
   /// The tensor for use on `compute`, which waits for its copy; reload()s it if that was not done.
   /// Once only. The time that `compute` stands still is counted.
   Tensor bring_back(HostedTensor& hosted, Stream& compute);
-  /// `compute` waits for an event of these copies on behalf of `module`; the time is counted.
-  void wait(Stream& compute, const Event& event, const std::string& module);
-
   /// Bytes moved and time lost since the last call of start_counting(). Waits for the copies.
   TrafficByModule traffic() const;
   void start_counting();
@@ -68,17 +66,19 @@ class CopyEngine {
   struct UnderWay {
     Tensor device;
     Event copied;
+    int64_t sequence;
   };
   struct Wait {
     size_t module;
     std::shared_ptr<const TimeStamp> begin, end;
   };
   size_t module_index(const std::string& module);
-  void reclaim();
+  void wait(Stream& compute, const Event& event, size_t module);
 
   Device& device_;
   std::unique_ptr<Stream> to_host_, to_device_;
-  std::deque<UnderWay> under_way_;
+  std::deque<UnderWay> under_way_;  // in the order in which they left
+  int64_t num_left_ = 0;
   std::vector<std::string> modules_;
   std::vector<int64_t> d2h_bytes_, h2d_bytes_;
   std::vector<Wait> waits_;

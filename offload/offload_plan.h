@@ -4,8 +4,8 @@
 // measured, so it can be read, printed and tested without a device.
 //
 // A *group* is one execution of one named module (core_attn, expert_fc1, ...) in one layer of one
-// pass; its bytes are those of its tensors that are large enough to move. The rules, applied in this
-// order, are those of Megatron-LM's fine-grained activation offloading:
+// pass; its bytes are those of its tensors that are large enough to move. The rules, applied in
+// this order, are those of Megatron-LM's fine-grained activation offloading:
 //   1. margin: the largest number of distinct modules in a pass;
 //   2. keep-last: of each module, the last group of the pass that comes back first stays on the
 //      device, for as many modules as the margin, because backward needs it at once;
@@ -15,6 +15,7 @@
 //      trunc(n * (1 - fraction)) stay.
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
