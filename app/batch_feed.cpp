@@ -5,6 +5,17 @@
 namespace ferry {
 
 Batch BatchFeed::next(int64_t step_first_sample) {
+  if (!keeps_) return read(step_first_sample);
+  if (position_ == kept_.size()) kept_.push_back(read(step_first_sample));
+  return kept_[position_++];
+}
+
+void BatchFeed::rewind() {
+  CHECK(keeps_, "micro-batches that were not kept cannot be given again");
+  position_ = 0;
+}
+
+Batch BatchFeed::read(int64_t step_first_sample) {
   const Microbatch host = loader_.next();
   Batch batch;
   batch.batch = host.batch;

@@ -60,4 +60,17 @@ ExitCode bench_pipeline(Runtime& runtime, int64_t forward_us, int64_t steps, boo
 ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, int64_t steps,
                     bool json, const std::string& command);
 
+struct OffloadBenchOptions {
+  int64_t warmup = 2;  // steps of each case before those that count
+  int64_t steps = 5;
+  bool json = false;
+  std::string command;
+};
+/// The same model trained in turn as the memory tables of `cases` say, between two rounds without
+/// any: step time and memory beside those, bytes moved, and how well copies and compute overlap
+/// (the longer of the two alone over the step). `texts` are the cases for people.
+ExitCode bench_offload(const RunConfig& config, const std::vector<std::string>& texts,
+                       const std::vector<RunConfig>& cases, Runtime& runtime,
+                       const OffloadBenchOptions& options);
+
 }  // namespace ferry

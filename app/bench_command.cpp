@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
+#include <sstream>
 
 #include "app/backend.h"
 #include "app/bench.h"
@@ -58,6 +59,44 @@ void add_table(CLI::App& bench, const char* name, const char* text, int& exit_co
   });
 }
 
+void add_offload_bench(CLI::App& bench, int& exit_code) {
+  struct OffloadOptions : Options {
+    std::vector<std::string> cases;
+  };
+  const auto options = std::make_shared<OffloadOptions>();
+  options->warmup = 2;
+  options->steps = 5;
+  CLI::App* command =
+      add_bench(bench, "offload", "Steps with and without offload, side by side", options);
+  command
+      ->add_option("--case", options->cases,
+                   "Overrides of the memory tables, separated by spaces; may be repeated")
+      ->required();
+  command->add_option("--warmup", options->warmup, "Steps of a case before the first that counts")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--steps", options->steps, "Steps of a case; the median is reported")
+      ->check(CLI::PositiveNumber);
+  command->footer(
+      "Example: ferry bench offload configs/quickstart.toml "
+      "--case 'activation_offload.enabled=true activation_offload.modules=[core_attn]'");
+  command->callback([options, &exit_code] {
+    exit_code = run_job([&](Runtime& runtime) {
+      const RunConfig config =
+          load_valid_config(options->config, options->overrides, runtime.size());
+      std::vector<RunConfig> cases;
+      for (const std::string& text : options->cases) {
+        std::vector<std::string> overrides = options->overrides;
+        std::istringstream words(text);
+        for (std::string word; words >> word;) overrides.push_back(word);
+        cases.push_back(load_valid_config(options->config, overrides, runtime.size()));
+      }
+      return bench_offload(
+          config, options->cases, cases, runtime,
+          {options->warmup, options->steps, options->json, options->command("offload")});
+    });
+  });
+}
+
 }  // namespace
 
 void add_bench_command(CLI::App& root, int& exit_code) {
@@ -83,6 +122,8 @@ void add_bench_command(CLI::App& root, int& exit_code) {
                         options->command("step"));
     });
   });
+
+  add_offload_bench(*bench, exit_code);
 
   struct PipelineOptions {
     int64_t forward_us = 4000;

@@ -16,7 +16,7 @@ std::shared_ptr<const TokenDataset> open_validation_data(const RunConfig& config
 }
 
 EvaluationResult evaluate(ParallelModel& model, std::shared_ptr<const TokenDataset> dataset,
-                          int64_t num_batches) {
+                          int64_t num_batches, BlockHooks& hooks) {
   const RunConfig& config = model.config();
   const MeshGroups& groups = model.groups();
   const Mesh& mesh = groups.mesh();
@@ -34,9 +34,8 @@ EvaluationResult evaluate(ParallelModel& model, std::shared_ptr<const TokenDatas
   Loader loader(std::move(dataset), share);
   BatchFeed feed(stream, loader);
   StepTotals totals;
-  BlockHooks no_hooks;
   const ParallelModel::Input input =
-      model.run(num_micro, feed, no_hooks, {totals, {}, 0, /*training=*/false});
+      model.run(num_micro, feed, hooks, {totals, {}, 0, /*training=*/false});
   std::vector<double> sums{read_total(stream, totals, "loss"), input.num_loss_tokens};
   sum_over_ranks(sums, groups.world(), stream);
   return {sums[0] / sums[1], sums[1]};

@@ -125,12 +125,12 @@ struct PagedStashTable {
     visit(Field{.key = "page_tokens", .doc = "rows of a page", .range = at_least(1)},
           &PagedStashTable::page_tokens);
     visit(Field{.key = "device_factor",
-                .doc = "pool on the device, over the balanced need",
-                .range = at_least(0)},
+                .doc = "pages on the device, over what balanced routing needs at once; negative: "
+                       "over what the first step needed"},
           &PagedStashTable::device_factor);
     visit(Field{.key = "host_factor",
-                .doc = "pool on the host, over the balanced need",
-                .range = at_least(0)},
+                .doc = "the same of pages in host memory, for what the device has no pages for",
+                .zero = "none"},
           &PagedStashTable::host_factor);
   }
 };

@@ -70,8 +70,18 @@ nlohmann::ordered_json metrics_line(const StepReport& r, const MetricsContext& c
   line["nonfinite"] = 0;
   line[context.on_gpu ? "device_peak_bytes" : "host_bytes"] = r.peak_bytes;
   if (context.on_gpu) line["pinned_bytes"] = r.pinned_bytes;
+  if (!r.activation_bytes.empty()) line["activation_bytes"] = r.activation_bytes;
+  const auto whole = [](const std::map<std::string, double>& numbers) {
+    nlohmann::ordered_json object;
+    for (const auto& [module, number] : numbers) object[module] = static_cast<int64_t>(number);
+    return object;
+  };
+  if (!r.d2h_bytes.empty()) line["d2h_bytes"] = whole(r.d2h_bytes);
+  if (!r.h2d_bytes.empty()) line["h2d_bytes"] = whole(r.h2d_bytes);
   line["optimizer_s"] = r.optimizer_seconds;
   line["exposed_s"] = {{"data", r.data_seconds}};
+  for (const auto& [module, seconds] : r.offload_exposed_s)
+    line["exposed_s"]["offload." + module] = seconds;
   if (!r.expert_tokens.empty()) line["expert_tokens"] = r.expert_tokens;
   return line;
 }

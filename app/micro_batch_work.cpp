@@ -5,11 +5,20 @@
 #include "core/mark.h"
 
 namespace ferry {
+namespace {
+
+Tape make_tape(const StepContext& context, PassId id) {
+  if (!context.training) return Tape(Tape::Mode::Off);
+  if (context.memory == nullptr) return Tape();
+  return Tape(Tape::Mode::Record, context.memory->policy(id), &context.memory->saved_bytes());
+}
+
+}  // namespace
 
 MicroBatchWork::UnderWay::UnderWay(std::shared_ptr<const Batch> batch_in, Stream& stream,
-                                   const StepContext& context)
+                                   const StepContext& context, PassId id)
     : batch(std::move(batch_in)),
-      tape(context.training ? Tape::Mode::Record : Tape::Mode::Off),
+      tape(make_tape(context, id)),
       pass(stream, tape, *batch, context.totals, context.key, context.training) {}
 
 MicroBatchWork::MicroBatchWork(const std::vector<std::unique_ptr<Gpt>>& chunks, Stream& stream,
@@ -39,9 +48,10 @@ Tensor MicroBatchWork::forward(int chunk, int micro, const Tensor& x) {
   if (context_.training) mark(context_.key.step, "forward");
   Gpt& model = *chunks_.at(static_cast<size_t>(chunk));
   const auto [entry, is_new] =
-      under_way_.try_emplace({chunk, micro}, batch(micro), stream_, context_);
+      under_way_.try_emplace({chunk, micro}, batch(micro), stream_, context_, PassId{chunk, micro});
   CHECK(is_new, "micro-batch ", micro, " goes through chunk ", chunk, " twice");
   const Tensor y = model.forward(entry->second.pass, x, hooks_);
+  entry->second.tape.forward_done(stream_);
   if (!context_.training) under_way_.erase(entry);
   if (chunk + 1 == static_cast<int>(chunks_.size())) batches_.erase(micro);
   return y;
@@ -54,6 +64,7 @@ Tensor MicroBatchWork::backward(int chunk, int micro, const Tensor& dy) {
   CHECK(entry != under_way_.end(), "micro-batch ", micro, " was not in chunk ", chunk);
   UnderWay& state = entry->second;
   const Tensor dx = chunks_.at(static_cast<size_t>(chunk))->backward(state.pass, dy, hooks_);
+  state.tape.backward_done(stream_);
   CHECK(state.tape.empty(), state.tape.num_records(), " records were never loaded");
   under_way_.erase(entry);
   return dx;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/activation_memory.h"
 #include "app/batch_feed.h"
 #include "app/model/gpt.h"
 #include "pipeline/executor.h"
@@ -18,9 +19,10 @@ namespace ferry {
 /// What all micro-batches of a step share.
 struct StepContext {
   StepTotals& totals;
-  RandomKey key;             // of the step
-  int64_t first_sample = 0;  // position in the run of the first sample of the step
-  bool training = true;      // false in evaluation: nothing is saved
+  RandomKey key;                       // of the step
+  int64_t first_sample = 0;            // position in the run of the first sample of the step
+  bool training = true;                // false in evaluation: nothing is saved
+  ActivationMemory* memory = nullptr;  // where saved tensors live; null: on the device
 };
 
 class MicroBatchWork final : public StageWork {
@@ -43,7 +45,8 @@ class MicroBatchWork final : public StageWork {
 
  private:
   struct UnderWay {
-    UnderWay(std::shared_ptr<const Batch> batch, Stream& stream, const StepContext& context);
+    UnderWay(std::shared_ptr<const Batch> batch, Stream& stream, const StepContext& context,
+             PassId id);
     std::shared_ptr<const Batch> batch;
     Tape tape;
     Pass pass;

@@ -1,5 +1,6 @@
 #include "app/parallel_model.h"
 
+#include "app/recompute_plan.h"
 #include "pipeline/simulate.h"
 
 namespace ferry {
@@ -13,13 +14,18 @@ ParallelModel::ParallelModel(const RunConfig& config, Stream& stream, const Mesh
       links_(groups.along("pp"), stream.device(), static_cast<int>(config.virtual_stages())),
       executor_(links_, stream) {
   axes_.expert.side = exchange_stream_.get();
+  if (config.moe.rank_capacity_factor) {
+    capacity_.factor = *config.moe.rank_capacity_factor;
+    axes_.expert.capacity = &capacity_;
+  }
   // The executor's messages carry no names: it relies on schedules that are proved.
   const ScheduleShape shape = training_schedule(config, groups.mesh().world());
   simulate(shape, make_schedules(shape));
   const auto seed = static_cast<uint64_t>(config.run.seed);
   int num_blocks = 0;
   for (const ModelPart& part : model_parts(config, groups.coordinates().pp)) {
-    auto chunk = std::make_unique<Gpt>(config.gpt(), config.debug.force_routing, seed, axes_, part);
+    auto chunk = std::make_unique<Gpt>(config.gpt(), config.debug.force_routing, seed, axes_, part,
+                                       gpt_recompute(config.recompute));
     chunk->number_blocks_from(num_blocks);
     num_blocks += chunk->num_blocks();
     chunk->initialise(stream, seed);
@@ -38,9 +44,11 @@ ParallelModel::Input ParallelModel::run(int64_t num_micro, BatchFeed& feed, Bloc
   const int64_t num_tokens = config_.batch.micro * config_.model.seq;
   const MessageType message{{axes_.tensor.num_rows(num_tokens), config_.model.hidden},
                             dtype_of(config_.model.precision)};
+  if (context.training && context.memory != nullptr) context.memory->begin_step(actions, stream_);
   MicroBatchWork work(chunks_, stream_, feed, hooks, context, std::move(before_backward));
   executor_.run(actions, message, work);
   work.check_done();
+  if (context.training && context.memory != nullptr) context.memory->end_step(stream_);
   const MeshCoordinates at = groups_.coordinates();
   return {at.tp == 0 && at.pp == 0 ? work.num_loss_tokens() : 0, work.data_seconds()};
 }

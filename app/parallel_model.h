@@ -30,6 +30,10 @@ class ParallelModel {
   Input run(int64_t num_micro, BatchFeed& feed, BlockHooks& hooks, const StepContext& context,
             std::function<void(int, int)> before_backward = {});
 
+  /// moe.rank_capacity_factor: whether rows of experts are limited from the next pass on. Always
+  /// the same on all ranks.
+  void set_capacity_enabled(bool enabled) { capacity_.enabled = enabled; }
+
   /// All parameters of this rank; by block, as hooks number them.
   const std::vector<Parameter*>& parameters() const { return parameters_; }
   std::vector<std::vector<Parameter*>> parameters_by_block() const;
@@ -45,6 +49,7 @@ class ParallelModel {
   Stream& stream_;
   const MeshGroups& groups_;
   std::unique_ptr<Stream> exchange_stream_;  // what the host must know of expert exchanges
+  RankCapacity capacity_;
   ModelAxes axes_;
   std::vector<std::unique_ptr<Gpt>> chunks_;
   std::vector<Parameter*> parameters_;

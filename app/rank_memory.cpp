@@ -1,6 +1,9 @@
 #include "app/rank_memory.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
+#include <string>
 
 #include "app/model_layout.h"
 
@@ -24,48 +27,65 @@ int64_t num_copies(const Mesh& mesh, ReduceAxis axis) {
   fail(ExitCode::Internal, "no such axis");
 }
 
-// The most bytes that are saved at once when every pass through chunk c saves bytes_of_chunk[c].
-int64_t peak_bytes(const std::vector<Action>& actions, const std::vector<int64_t>& bytes_of_chunk) {
-  int64_t bytes = 0, peak = 0;
-  for (const Action& action : actions) {
-    const int64_t own = bytes_of_chunk.at(static_cast<size_t>(action.chunk));
-    bytes += action.kind == Action::Kind::Forward ? own : -own;
-    peak = std::max(peak, bytes);
-  }
-  return peak;
+// The layer of a parameter, -1 for the ends of the model.
+int64_t layer_of(const Parameter& parameter) {
+  const std::string prefix = "layers/";
+  if (parameter.name.compare(0, prefix.size(), prefix) != 0) return -1;
+  return std::stoll(parameter.name.substr(prefix.size()));
+}
+
+// Of layers whose weights wait on the host, two are on the device: the one that is used and the
+// next one.
+int64_t bytes_of_two_largest(std::map<int64_t, int64_t> layers) {
+  std::vector<int64_t> bytes;
+  for (const auto& [layer, own] : layers) bytes.push_back(own);
+  std::sort(bytes.rbegin(), bytes.rend());
+  bytes.resize(std::min<size_t>(bytes.size(), 2));
+  return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
 }
 
 }  // namespace
 
-MemoryEstimate stage_memory(const RunConfig& config, int64_t ranks, int pp) {
+MemoryEstimate stage_memory(const RunConfig& config, int64_t ranks, int pp,
+                            const ActivationForecast& activations) {
   const GptConfig gpt = config.gpt();
   const ParallelTable& parallel = config.parallel;
   const Mesh mesh(static_cast<int>(ranks), mesh_sizes(parallel));
   const MeshCoordinates at = mesh.at(static_cast<int>(ranks / parallel.pipeline) * pp);
-  const ModuleShares shares{parallel.tensor, parallel.sequence, parallel.expert_tensor};
+  const ModuleShares shares = module_shares(parallel);
   const int64_t tokens = config.batch.micro * gpt.model.seq;
 
   MemoryEstimate memory;
-  std::vector<int64_t> saved;
+  std::map<int64_t, int64_t> away;  // weights by layer
   const ModelAxes axes = model_axes(parallel, at);
   for (const ModelPart& part : model_parts(config, pp)) {
     Gpt(gpt, "none", 0, axes, part).visit([&](Parameter& parameter) {
       const auto e = static_cast<int64_t>(size_of(parameter.dtype));
       const auto f = static_cast<int64_t>(size_of(accumulate_dtype(parameter.dtype)));
       const int64_t numel = parameter.shape.numel();
-      memory.weights += e * numel;
+      const int64_t layer = layer_of(parameter);
+      if (config.layer_offload.weights && layer >= 0 && layer < config.layer_offload.layers)
+        away[layer] += e * numel;
+      else
+        memory.weights += e * numel;
       memory.gradients += f * numel;
       const int64_t copies = config.optimizer.distributed ? num_copies(mesh, parameter.axis) : 1;
       const int64_t rows = matrix_rows(parameter.shape);
       const int64_t updated = (rows + copies - 1) / copies * matrix_columns(parameter.shape);
       memory.optimizer += (e == f ? 2 : 3) * f * updated;
     });
-    saved.push_back(saved_bytes(gpt, part.first_layer, part.num_layers, part.head, tokens, shares));
     if (part.head) memory.logits = logit_bytes(gpt, tokens, shares);
   }
-  memory.activations = peak_bytes(make_schedule(training_schedule(config, ranks), pp), saved);
+  memory.weights += bytes_of_two_largest(away);
+  memory.activations = activations.bytes();
+  memory.copies = activations.copies;
+  memory.stash = activations.stash;
   memory.workspace = workspace_bytes(gpt, tokens, shares);
   return memory;
+}
+
+MemoryEstimate stage_memory(const RunConfig& config, int64_t ranks, int pp) {
+  return stage_memory(config, ranks, pp, forecast_activations(config, ranks, pp));
 }
 
 std::vector<MemoryEstimate> stage_memories(const RunConfig& config, int64_t ranks) {

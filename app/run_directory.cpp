@@ -89,6 +89,10 @@ void log_error(const fs::path& dir, int rank, const std::string& text) {
       << fmt::format("{:%Y-%m-%dT%H:%M:%SZ} ", fmt::gmtime(std::time(nullptr))) << text << '\n';
 }
 
+void write_offload_summary(const fs::path& dir, const std::string& text) {
+  write_text(dir / "offload_summary.txt", text);
+}
+
 void describe_run(const std::filesystem::path& dir, const RunConfig& config, const Mesh& mesh,
                   const std::vector<std::string>& bindings, const std::string& command_line,
                   const std::string& backend) {

@@ -3,6 +3,7 @@
 // The directory of a run: what is in it, and whether a start may use it.
 //
 //   resolved.toml command.txt env.json grid.txt log/run.log metrics.jsonl events.jsonl ckpt/
+//   offload_summary.txt
 
 #include <cstdint>
 #include <filesystem>
@@ -33,6 +34,9 @@ bool is_inside(const std::filesystem::path& path, const std::filesystem::path& d
 
 /// Appends an error to log/rank-NNNN.log. Does not fail: the error itself is what is to be seen.
 void log_error(const std::filesystem::path& dir, int rank, const std::string& text);
+
+/// Writes offload_summary.txt. Error(ExitCode::Storage) if that fails.
+void write_offload_summary(const std::filesystem::path& dir, const std::string& text);
 
 /// Writes what describes the start. `bindings`: a line per rank, with its host, device and CPUs.
 void describe_run(const std::filesystem::path& dir, const RunConfig& config, const Mesh& mesh,

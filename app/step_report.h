@@ -3,8 +3,10 @@
 // The numbers of one optimizer step, as the console and metrics.jsonl report them.
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace ferry {
@@ -30,6 +32,9 @@ struct StepReport {
   double mfu = 0;            // of the devices' peak; 0 where the peak is not known
   int64_t peak_bytes = 0;    // of the device's memory
   int64_t pinned_bytes = 0;  // of host memory pinned for a GPU
+  /// By module: bytes over all ranks, and the mean over ranks of the time that compute stood still.
+  std::map<std::string, double> d2h_bytes, h2d_bytes, offload_exposed_s;
+  std::map<std::string, int64_t> activation_bytes;  // by module, peaks on the first rank's device
 };
 
 /// Fills expert_tokens, balance and dead_experts from the counts [MoE layers * experts].

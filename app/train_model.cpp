@@ -1,6 +1,7 @@
 #include "app/train_model.h"
 
 #include "app/host_sum.h"
+#include "core/host_copy.h"
 
 namespace ferry {
 namespace {
@@ -22,6 +23,7 @@ LrSchedule lr_schedule(const OptimizerTable& optimizer) {
 TrainModel::TrainModel(const RunConfig& config, Stream& stream, const MeshGroups& groups)
     : config_(config),
       model_(config, stream, groups),
+      memory_(std::make_unique<ActivationMemory>(config, stream.device(), groups.coordinates().pp)),
       groups_(reduce_groups(groups)),
       blocks_(model_.parameters_by_block()),
       buckets_(stream, blocks_, groups_, config.optimizer.distributed),
@@ -31,8 +33,28 @@ TrainModel::TrainModel(const RunConfig& config, Stream& stream, const MeshGroups
       gather_(blocks_, groups_, stream.device(), config.optimizer.overlap_param_gather),
       store_(stream, updated_),
       optimizer_(stream, updated_, pointers(shards_), store_),
-      hooks_(gather_, reducer_),
-      schedule_(lr_schedule(config.optimizer)) {}
+      hooks_(*this),
+      schedule_(lr_schedule(config.optimizer)) {
+  if (!config.layer_offload.weights || memory_->layer_offload() == nullptr) return;
+  weights_ = std::make_unique<WeightOffload>(memory_->layer_offload()->engine(), blocks_,
+                                             config.layer_offload.layers, pointers(shards_));
+  weights_->send_all(stream);
+}
+
+BlockHooks& TrainModel::evaluation_hooks() {
+  return weights_ ? static_cast<BlockHooks&>(*weights_) : no_hooks_;
+}
+
+template <class Write>
+void TrainModel::replace_values(Write write) {
+  Stream& stream = model_.stream();
+  if (weights_) weights_->make_room(stream);
+  write();
+  if (config_.optimizer.distributed) gather_.start(stream);
+  if (!weights_) return;
+  gather_.wait_all(stream);
+  weights_->send_all(stream);
+}
 
 void TrainModel::begin_step() {
   buckets_.zero(model_.stream());
@@ -46,9 +68,40 @@ ParallelModel::Input TrainModel::forward_backward(BatchFeed& feed, int64_t first
       totals_,
       {static_cast<uint64_t>(config_.run.seed), static_cast<uint32_t>(step), 0},
       first_sample,
-      true};
+      true,
+      memory_.get()};
   return model_.run(num_micro, feed, hooks_, context,
                     [&](int, int micro) { reducer_.set_last(micro + 1 == num_micro); });
+}
+
+void TrainModel::set_activation_memory(const RunConfig& config) {
+  CHECK(!weights_ && !config.layer_offload.weights, "weights that move stay where they are");
+  memory_.reset();  // before another one registers with the device
+  memory_ = std::make_unique<ActivationMemory>(config, model_.stream().device(),
+                                               model_.groups().coordinates().pp);
+}
+
+bool TrainModel::has_limits() const {
+  return config_.moe.rank_capacity_factor.has_value() || config_.paged_stash.enabled;
+}
+
+TrainModel::Exceeded TrainModel::exceeded() {
+  Stream& stream = model_.stream();
+  std::vector<double> sums(3);
+  const auto flag = [&](double number) { return number > 0 ? 1.0 : 0.0; };
+  sums[0] = flag(read_total(stream, totals_, "over_capacity"));
+  if (const PagedStash* stash = memory_->paged_stash(); stash != nullptr) {
+    sums[1] = flag(read_back_as_double(stream, stash->overflow())[0]);
+    sums[2] = flag(read_back_as_double(stream, stash->spilled())[0]);
+  }
+  sum_over_ranks(sums, model_.groups().world(), stream);
+  const auto whole = [](double number) { return static_cast<int64_t>(number); };
+  return {whole(sums[0]), whole(sums[1]), whole(sums[2])};
+}
+
+void TrainModel::set_limits(bool on) {
+  model_.set_capacity_enabled(on);
+  if (memory_->paged_stash() != nullptr) memory_->paged_stash()->set_enabled(on);
 }
 
 double TrainModel::gradient_norm(double num_tokens) {
@@ -65,8 +118,8 @@ double TrainModel::update(int64_t step, double num_tokens, double gradient_norm)
   settings.eps = config_.optimizer.eps;
   settings.weight_decay = config_.optimizer.weight_decay;
   settings.clip_norm = config_.optimizer.clip_norm;
-  optimizer_.update(model_.stream(), settings, step, num_tokens, gradient_norm);
-  if (config_.optimizer.distributed) gather_.start(model_.stream());
+  replace_values(
+      [&] { optimizer_.update(model_.stream(), settings, step, num_tokens, gradient_norm); });
   return settings.lr;
 }
 
@@ -86,11 +139,10 @@ std::vector<StoredRows> TrainModel::stored_rows() const {
 }
 
 LoadReport TrainModel::load(const Checkpoint& checkpoint, bool weights_only) {
-  const LoadReport report = load_state(model_.stream(), checkpoint, updated_, store_, weights_only);
-  if (config_.optimizer.distributed) {
-    gather_.start(model_.stream());
-    finish_update();
-  }
+  LoadReport report;
+  replace_values(
+      [&] { report = load_state(model_.stream(), checkpoint, updated_, store_, weights_only); });
+  finish_update();
   return report;
 }
 

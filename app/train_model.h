@@ -9,6 +9,7 @@
 
 #include "app/parallel_model.h"
 #include "app/train_state.h"
+#include "offload/weight_offload.h"
 #include "optim/buckets.h"
 #include "optim/grad_reducer.h"
 #include "optim/lr_schedule.h"
@@ -31,6 +32,20 @@ class TrainModel {
   ParallelModel::Input forward_backward(BatchFeed& feed, int64_t first_sample, int64_t step);
   /// Enqueues what is left of the reduction of gradients, and makes the stream wait for all of it.
   void finish_backward() { reducer_.finish(model_.stream()); }
+  /// Whether a step may turn out to be worthless: rows of experts are limited, or stashed in a pool
+  /// of fixed size.
+  bool has_limits() const;
+  /// Ranks of the job on which the last step's passes exceeded a limit. Collective; waits for them.
+  struct Exceeded {
+    int64_t over_capacity = 0;  // more rows than moe.rank_capacity_factor allows
+    int64_t stash_overflow = 0;
+    int64_t stash_spilled = 0;  // to pages of the host: only slow
+    bool worthless() const { return over_capacity > 0 || stash_overflow > 0; }
+  };
+  Exceeded exceeded();
+  /// False: passes take as many rows as come, and leave them where they are. Always the same on all
+  /// ranks.
+  void set_limits(bool on);
   /// Of all gradients of all ranks, over num_tokens, those of the global batch. Waits for it.
   double gradient_norm(double num_tokens);
   /// Returns the learning rate used.
@@ -38,8 +53,15 @@ class TrainModel {
   /// Makes the stream wait for weights that are still on their way from other ranks after update.
   /// Forward need not: it waits block by block.
   void finish_update() { gather_.wait_all(model_.stream()); }
+  /// What an evaluation has to tell of its blocks.
+  BlockHooks& evaluation_hooks();
 
   ParallelModel& model() { return model_; }
+  /// Where saved activations live, and what moving them took in the last step.
+  ActivationMemory& activation_memory() { return *memory_; }
+  /// From the next step on, as the memory tables of `config` say; the model stays as it is, so
+  /// modules that are recomputed from their input stay those.
+  void set_activation_memory(const RunConfig& config);
   const std::vector<Parameter*>& parameters() const { return model_.parameters(); }
   StepTotals& totals() { return totals_; }
   const LrSchedule& schedule() const { return schedule_; }
@@ -50,24 +72,30 @@ class TrainModel {
   LoadReport load(const Checkpoint& checkpoint, bool weights_only);
 
  private:
-  // Gathers weights before forward, reduces gradients after backward.
+  // Gathers or fetches weights before forward, reduces gradients after backward.
   class Hooks final : public BlockHooks {
    public:
-    Hooks(ParamGather& gather, GradReducer& reducer) : gather_(gather), reducer_(reducer) {}
+    explicit Hooks(TrainModel& model) : model_(model) {}
     void before_forward(Pass& pass, int block_idx) override {
-      gather_.before_forward(pass, block_idx);
+      model_.gather_.before_forward(pass, block_idx);
+      model_.memory_->before_forward(pass, block_idx);
+      if (model_.weights_) model_.weights_->before_forward(pass, block_idx);
     }
     void after_backward(Pass& pass, int block_idx) override {
-      reducer_.after_backward(pass, block_idx);
+      model_.reducer_.after_backward(pass, block_idx);
+      if (model_.weights_) model_.weights_->after_backward(pass, block_idx);
     }
 
    private:
-    ParamGather& gather_;
-    GradReducer& reducer_;
+    TrainModel& model_;
   };
+  // New values, made by `write` on the stream, wherever they live between uses.
+  template <class Write>
+  void replace_values(Write write);
 
   const RunConfig& config_;
   ParallelModel model_;
+  std::unique_ptr<ActivationMemory> memory_;
   ReduceGroups groups_;
   std::vector<std::vector<Parameter*>> blocks_;
   GradientBuckets buckets_;
@@ -77,7 +105,9 @@ class TrainModel {
   ParamGather gather_;
   DeviceStateStore store_;
   Optimizer optimizer_;
+  std::unique_ptr<WeightOffload> weights_;  // null: all values stay on the device
   Hooks hooks_;
+  BlockHooks no_hooks_;
   LrSchedule schedule_;
   StepTotals totals_;
 };

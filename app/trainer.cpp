@@ -5,24 +5,26 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 
-#include "app/backend.h"           // which device, which collectives
-#include "app/batch_feed.h"        // micro-batches on the device
-#include "app/console.h"           // what a person sees
-#include "app/data_spec.h"         // [data] -> token files, order, loader (app/data)
-#include "app/evaluation.h"        // loss on held-out data
-#include "app/host_sum.h"          // numbers summed over ranks
-#include "app/metrics.h"           // metrics.jsonl, events.jsonl
-#include "app/model/cost_model.h"  // FLOPs and bytes
-#include "app/model_layout.h"      // the part of a rank (pipeline)
-#include "app/run_directory.h"     // runs/NAME
-#include "app/start.h"             // where a run begins: resume, run directory
-#include "app/step_report.h"       // the numbers of a step
-#include "app/stop_request.h"      // signals, STOP, SAVE, time limit
-#include "app/train_model.h"       // model, gradients (optim), optimizer, state
-#include "app/train_state.h"       // what a checkpoint holds
-#include "app/version.h"           // who wrote a checkpoint
-#include "checkpoint/directory.h"  // attempts and names
+#include "app/activation_memory.h"  // where saved activations live (offload)
+#include "app/backend.h"            // which device, which collectives
+#include "app/batch_feed.h"         // micro-batches on the device
+#include "app/console.h"            // what a person sees
+#include "app/data_spec.h"          // [data] -> token files, order, loader (app/data)
+#include "app/evaluation.h"         // loss on held-out data
+#include "app/host_sum.h"           // numbers summed over ranks
+#include "app/metrics.h"            // metrics.jsonl, events.jsonl
+#include "app/model/cost_model.h"   // FLOPs and bytes
+#include "app/model_layout.h"       // the part of a rank (pipeline)
+#include "app/run_directory.h"      // runs/NAME
+#include "app/start.h"              // where a run begins: resume, run directory
+#include "app/step_report.h"        // the numbers of a step
+#include "app/stop_request.h"       // signals, STOP, SAVE, time limit
+#include "app/train_model.h"        // model, gradients (optim), optimizer, state
+#include "app/train_state.h"        // what a checkpoint holds
+#include "app/version.h"            // who wrote a checkpoint
+#include "checkpoint/directory.h"   // attempts and names
 #include "core/host_copy.h"
 #include "core/mark.h"  // where this rank is
 #include "core/ops/elementwise.h"
@@ -50,9 +52,11 @@ struct Trainer::Parts {
 
   ExitCode run();
   StepReport train_step();
+  ParallelModel::Input run_passes(int64_t step);
   std::vector<double> read_totals(double tokens, const Request& request);
   [[noreturn]] void stop_for_nonfinite(const StepReport& report);
   void log_step(const StepReport& report);
+  void report_activation_memory(StepReport& report);
   double evaluate_now();
   void save(const std::string& why);
   bool main_rank() const { return runtime.rank() == 0; }
@@ -81,6 +85,7 @@ struct Trainer::Parts {
   Attempt attempt;
   std::optional<CheckpointName> parent;
   int64_t saved_step = -1;  // of the newest good checkpoint
+  bool offload_described = false;
 };
 
 Trainer::Trainer(const RunConfig& config, Runtime& runtime, const std::string& command_line)
@@ -186,11 +191,8 @@ StepReport Trainer::Parts::train_step() {
       config.debug.throw_at.rank.value_or(0) == runtime.rank())
     fail(ExitCode::Internal, "debug.throw_at: rank ", runtime.rank(), " at step ", report.step);
 
-  model.begin_step();
-  BatchFeed feed(*stream, *loader);
-  const ParallelModel::Input input = model.forward_backward(feed, progress.samples, report.step);
+  const ParallelModel::Input input = run_passes(report.step);
   report.data_seconds = input.data_seconds;
-  model.finish_backward();
   if (config.debug.nonfinite_at_step == report.step && !model.parameters().empty())
     fill(*stream, model.parameters().front()->grad, std::numeric_limits<double>::quiet_NaN());
 
@@ -228,7 +230,81 @@ StepReport Trainer::Parts::train_step() {
   if (peak > 0) report.mfu = report.flops / report.seconds / (peak * mesh.world());
   report.peak_bytes = backend.device().memory().peak();
   report.pinned_bytes = backend.device().pinned_memory().current();
+  report_activation_memory(report);
   return report;
+}
+
+// What moved in the step; and once, when it is planned, what offload moves on every rank.
+void Trainer::Parts::report_activation_memory(StepReport& report) {
+  ActivationMemory& memory = model.activation_memory();
+  for (const auto& usage : memory.saved_bytes().table())
+    if (usage.peak > 0) report.activation_bytes[usage.name] = usage.peak;
+  const std::vector<std::string> modules = moved_modules(config);
+  if (modules.empty()) return;
+  TrafficByModule traffic = memory.traffic();
+  std::vector<double> sums;
+  for (const std::string& module : modules) {
+    const ModuleTraffic& moved = traffic[module];
+    sums.push_back(static_cast<double>(moved.d2h_bytes));
+    sums.push_back(static_cast<double>(moved.h2d_bytes));
+    sums.push_back(moved.exposed_s);
+  }
+  sum_over_ranks(sums, *backend.world, *stream);
+  for (size_t i = 0; i < modules.size(); ++i) {
+    report.d2h_bytes[modules[i]] = sums[3 * i];
+    report.h2d_bytes[modules[i]] = sums[3 * i + 1];
+    report.offload_exposed_s[modules[i]] = sums[3 * i + 2] / runtime.size();
+  }
+
+  if (offload_described || !memory.summary()) return;
+  const std::string achieved = memory.auto_report();
+  if (config.activation_offload.auto_budget > 0 && achieved.empty()) return;
+  offload_described = true;
+  const std::vector<std::string> ranks = runtime.control().gather(
+      nlohmann::json(*memory.summary()).dump(), 0, "summary of activation offload");
+  if (!main_rank()) return;
+  std::vector<std::map<std::string, int64_t>> bytes;
+  for (const std::string& rank : ranks)
+    bytes.push_back(nlohmann::json::parse(rank).get<std::map<std::string, int64_t>>());
+  std::string text = offload_summary(bytes);
+  if (!achieved.empty()) text = achieved + "\n" + text;
+  write_offload_summary(dir, text);
+  console->line(text);
+}
+
+// Forward and backward of the step; a second time, with the same data and without limits, if one
+// was exceeded anywhere.
+ParallelModel::Input Trainer::Parts::run_passes(int64_t step) {
+  BatchFeed feed(*stream, *loader, model.has_limits());
+  const auto run = [&] {
+    model.begin_step();
+    const ParallelModel::Input input = model.forward_backward(feed, progress.samples, step);
+    model.finish_backward();
+    return input;
+  };
+  ParallelModel::Input input = run();
+  if (!model.has_limits()) return input;
+  const TrainModel::Exceeded exceeded = model.exceeded();
+  if (exceeded.stash_spilled > 0 && main_rank()) events.write(event("stash_spilled", step));
+  if (!exceeded.worthless()) return input;
+  console->notice(
+      fmt::format("step {} is run again without limits: {} of {} ranks got more rows than "
+                  "moe.rank_capacity_factor = {} allows, and the stash of {} had too few pages",
+                  step, exceeded.over_capacity, runtime.size(),
+                  config.moe.rank_capacity_factor.value_or(0), exceeded.stash_overflow));
+  if (main_rank()) {
+    nlohmann::ordered_json again = event("step_again", step);
+    again["ranks_over_capacity"] = exceeded.over_capacity;
+    again["ranks_with_stash_overflow"] = exceeded.stash_overflow;
+    events.write(again);
+  }
+  feed.rewind();
+  model.set_limits(false);
+  const double waited = input.data_seconds;
+  input = run();
+  input.data_seconds += waited;
+  model.set_limits(true);
+  return input;
 }
 
 void Trainer::Parts::stop_for_nonfinite(const StepReport& report) {
@@ -280,7 +356,8 @@ void Trainer::Parts::log_step(const StepReport& r) {
 double Trainer::Parts::evaluate_now() {
   mark(progress.step, "evaluation");
   model.finish_update();
-  const EvaluationResult result = evaluate(model.model(), valid_data, config.run.eval_batches);
+  const EvaluationResult result =
+      evaluate(model.model(), valid_data, config.run.eval_batches, model.evaluation_hooks());
   if (main_rank()) {
     nlohmann::ordered_json evaluation = event("evaluation", progress.step);
     evaluation["valid_loss"] = result.loss;

@@ -22,6 +22,11 @@ bool offloads_expert_parts(const RunConfig& c) {
   return offloads(c, "expert_fc1") || offloads(c, "moe_act") || offloads(c, "fused_group_mlp");
 }
 
+bool names_expert_parts(const RunConfig& c) {
+  const std::vector<std::string>& modules = c.activation_offload.modules;
+  return has(modules, "expert_fc1") || has(modules, "moe_act") || has(modules, "fused_group_mlp");
+}
+
 bool offloads_beside_experts(const RunConfig& c) {
   return std::any_of(c.activation_offload.modules.begin(), c.activation_offload.modules.end(),
                      [](const std::string& name) {
@@ -140,7 +145,8 @@ std::vector<Exclusion> offload_exclusions() {
        "a captured iteration cannot wait for memory, so the copies under way need a limit",
        "set activation_offload.max_inflight"},
       {{kOffloadModules, kStash},
-       [](const RunConfig& c) { return c.paged_stash.enabled && offloads_expert_parts(c); },
+       // Also where offload is off: the list says what is meant.
+       [](const RunConfig& c) { return c.paged_stash.enabled && names_expert_parts(c); },
        "activation offload of what the paged stash holds",
        "the stash owns the saved tensors of the experts",
        "remove expert_fc1, moe_act and fused_group_mlp from activation_offload.modules"},
@@ -154,6 +160,14 @@ std::vector<Exclusion> offload_exclusions() {
        "paged stash without a bound on rows",
        "the pool is sized from moe.rank_capacity_factor",
        "set moe.rank_capacity_factor"},
+      {{"paged_stash.device_factor", "paged_stash.host_factor"},
+       [](const RunConfig& c) {
+         return c.paged_stash.enabled && c.paged_stash.device_factor == 0 &&
+                c.paged_stash.host_factor == 0;
+       },
+       "a paged stash without pages",
+       "both factors are 0, so every step would overflow and be run twice",
+       "paged_stash.device_factor = 1.1"},
       {{kLayerOffload, "model.layers"},
        [](const RunConfig& c) {
          return has_layer_offload(c) && c.layer_offload.layers >= c.model.layers;
@@ -176,6 +190,15 @@ std::vector<Exclusion> offload_exclusions() {
        "layer offload with graphs of modules",
        "captured layers cannot have their saved tensors moved",
        "cuda_graph.impl = none"},
+      {{"layer_offload.weights", "model.precision"},
+       [](const RunConfig& c) {
+         return has_layer_offload(c) && c.layer_offload.weights && c.model.precision != "bf16";
+       },
+       "layer offload of weights that are their own masters",
+       "weights of full precision are the optimizer's masters, which stay on the device, so "
+       "nothing "
+       "would move",
+       "model.precision = bf16, or layer_offload.weights = false"},
       {{kLayerOffload, "layer_offload.activations", "layer_offload.weights"},
        [](const RunConfig& c) {
          return has_layer_offload(c) && !c.layer_offload.activations && !c.layer_offload.weights;
@@ -230,6 +253,14 @@ std::vector<Exclusion> recompute_exclusions() {
        "full recompute with graphs of modules",
        "a layer that is computed twice cannot be captured piece by piece",
        "cuda_graph.impl = full_iteration"},
+      {{kRecomputeModules, kGraphModules},
+       [](const RunConfig& c) {
+         return recomputes(c, "moe") && c.cuda_graph.impl == "local" &&
+                has(c.cuda_graph.modules, "moe_router");
+       },
+       "recompute of MoE layers whose router is captured",
+       "what is computed again would be partly inside of a graph",
+       "remove moe from recompute.modules, or moe_router from cuda_graph.modules"},
       {{"recompute.distribute_saved_activations", kGranularity, "parallel.tensor"},
        [](const RunConfig& c) {
          return c.recompute.distribute_saved_activations &&

@@ -110,7 +110,7 @@ void validate_parallel(const RunConfig& config, int64_t ranks, Violations& viola
                    "parallel.sequence = false, or parallel.tensor above 1");
   }
   // A MoE layer deals out the tokens to its tensor-parallel ranks in any case.
-  if (grid.sequence || config.moe.experts > 0)
+  if (grid.sequence || config.moe.experts > 0 || config.recompute.distribute_saved_activations)
     require_even("model.seq", model.seq, "parallel.tensor", grid.tensor, "tokens", violations);
   if (grid.context > 1 && model.seq % (2 * grid.context) != 0) {
     violations.add({"model.seq", "parallel.context"},

@@ -41,15 +41,8 @@ const std::vector<Exclusion>& unsupported_features() {
           [](const RunConfig& c) { return c.moe.capacity_factor.has_value(); },
           "a capacity of experts", "dropless routing: remove moe.capacity_factor"),
       missing(
-          {"moe.rank_capacity_factor"},
-          [](const RunConfig& c) { return c.moe.rank_capacity_factor.has_value(); },
-          "a capacity of ranks", "dropless routing: remove moe.rank_capacity_factor"),
-      missing(
           {"moe.shared_overlap"}, [](const RunConfig& c) { return c.moe.shared_overlap; },
           "shared-expert overlap", "moe.shared_overlap = false"),
-      missing(
-          {"moe.fused_experts"}, [](const RunConfig& c) { return c.moe.fused_experts; },
-          "the fused expert MLP", "moe.fused_experts = false"),
       missing(
           {"moe.router.score"}, [](const RunConfig& c) { return c.moe.router.score == "sigmoid"; },
           "sigmoid routing", "moe.router.score = softmax"),
@@ -97,19 +90,10 @@ const std::vector<Exclusion>& unsupported_features() {
           [](const RunConfig& c) { return !c.optimizer.offload.dump_param_groups.empty(); },
           "the dump of parameter places", "optimizer.offload.dump_param_groups = \"\""),
       missing(
-          {"activation_offload.enabled"},
-          [](const RunConfig& c) { return c.activation_offload.enabled; }, "activation offload",
-          "activation_offload.enabled = false and a smaller batch.micro"),
-      missing(
-          {"recompute.granularity"},
-          [](const RunConfig& c) { return c.recompute.granularity != "none"; }, "recompute",
-          "recompute.granularity = none and a smaller batch.micro"),
-      missing(
-          {"layer_offload.layers"}, [](const RunConfig& c) { return c.layer_offload.layers > 0; },
-          "layer offload", "layer_offload.layers = 0 and a smaller batch.micro"),
-      missing(
-          {"paged_stash.enabled"}, [](const RunConfig& c) { return c.paged_stash.enabled; },
-          "the paged stash", "paged_stash.enabled = false and a smaller batch.micro"),
+          {"activation_offload.delay_until_graph"},
+          [](const RunConfig& c) { return c.activation_offload.delay_until_graph; },
+          "a delay of offload until graphs are replayed",
+          "activation_offload.delay_until_graph = false"),
       missing(
           {"cuda_graph.impl"}, [](const RunConfig& c) { return c.cuda_graph.impl != "none"; },
           "the capture of CUDA graphs", "cuda_graph.impl = none"),

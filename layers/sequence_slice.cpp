@@ -12,7 +12,11 @@ SequenceSlice::SequenceSlice(std::unique_ptr<Module> inner, const TensorParallel
 }
 
 Tensor SequenceSlice::forward(Pass& pass, const Tensor& x) {
-  return tensor_.enter(pass.stream, inner_->forward(pass, tensor_.own_rows(x)));
+  // A copy, so that what is saved of it does not keep all of x.
+  const Tensor rows = tensor_.own_rows(x);
+  const Tensor own = Tensor::empty(pass.stream, "sequence slice", rows.shape(), rows.dtype());
+  pass.stream.copy(own, rows);
+  return tensor_.enter(pass.stream, inner_->forward(pass, own));
 }
 
 Tensor SequenceSlice::backward(Pass& pass, const Tensor& dy) {

@@ -2,7 +2,8 @@
 
 // Every rank gets the tokens of all ranks (all-gather), takes the rows of its own experts, and sums
 // its results with the others' (reduce-scatter). Few large messages instead of many small ones;
-// more memory and traffic than all-to-all, unless top_k is near the number of ranks.
+// more memory and traffic than all-to-all, unless top_k is near the number of ranks. With a
+// RankCapacity the host waits for nothing.
 
 #include "moe/dispatcher.h"
 
@@ -24,7 +25,7 @@ class AllGatherDispatcher final : public Dispatcher {
 
  private:
   struct Plan;
-  std::shared_ptr<Plan> start_plan(Stream& stream, const Routing& routing) const;
+  std::shared_ptr<Plan> start_plan(Pass& pass, const Routing& routing) const;
   /// All ranks' tokens [ranks * T, ...], and this rank's share of the sum of such tensors.
   Tensor gather(Stream& stream, const Tensor& own) const;
   Tensor sum_scatter(Stream& stream, const Tensor& all) const;

@@ -4,6 +4,9 @@
 // expert, exchanged (all-to-all), and ordered by expert again where they arrive. With expert tensor
 // parallelism a row goes to every rank that has a part of the expert's matrices; each of them
 // returns a partial sum.
+//
+// The exchange itself has the size of what comes, so the host waits for the counts also with a
+// RankCapacity; what the experts work on has a fixed size then.
 
 #include "moe/dispatcher.h"
 
@@ -25,8 +28,8 @@ class AllToAllDispatcher final : public Dispatcher {
 
  private:
   struct Plan;
-  std::shared_ptr<Plan> start_plan(Stream& stream, const Routing& routing) const;
-  void finish_plan(Stream& stream, Plan& plan) const;
+  std::shared_ptr<Plan> start_plan(Pass& pass, const Routing& routing) const;
+  void finish_plan(Pass& pass, Plan& plan) const;
 
   int64_t num_experts_;
   ExpertParallel experts_;

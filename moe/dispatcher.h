@@ -13,8 +13,13 @@
 // On several ranks, all ranks of the exchange group make the same calls in the same order, also a
 // rank without rows. The host waits once, in the first dispatch of a micro-batch, for numbers of
 // rows; work enqueued between prepare and dispatch hides that.
+//
+// With a RankCapacity, R is a fixed number in training, whatever the routing: the rows in use come
+// first, as many as the last offset says, and the others hold anything. Of more rows than R the
+// last ones are left out: they add nothing to their tokens and get no gradients.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -28,7 +33,7 @@ namespace ferry {
 struct Dispatched {
   Tensor rows;     // [R, hidden]
   Tensor probs;    // [R]
-  Tensor offsets;  // [local experts + 1] I32
+  Tensor offsets;  // [local experts + 1] I32; the last one is the number of rows in use
 };
 
 class Dispatcher {
@@ -64,6 +69,16 @@ class Dispatcher {
   virtual Tensor tokens_of_rows(Pass& pass, const Tensor& rows, const Tensor& residual) const = 0;
   /// [T, k] from [R].
   virtual Tensor numbers_of_choices(Pass& pass, const Tensor& by_row) const = 0;
+
+  /// The fixed number of rows in this pass, if there is one.
+  static std::optional<int64_t> row_limit(const Pass& pass, const ExpertParallel& experts,
+                                          const Routing& routing) {
+    return pass.training ? experts.row_limit(routing.experts.numel()) : std::nullopt;
+  }
+  /// The offsets [num_local + 1] of the first experts of `plan`, cut off at `limit` rows, as is the
+  /// plan. Counts in step total "over_capacity" if that leaves rows out.
+  static Tensor limit_offsets(Pass& pass, const RoutingPlan& plan, int64_t num_local,
+                              int64_t limit);
 
   /// Makes the plan of this micro-batch, unless it is there already.
   template <class Make>

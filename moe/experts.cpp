@@ -30,7 +30,8 @@ void deal_out(Parameter& weight, const ExpertParallel& parallel) {
 }  // namespace
 
 Experts::Experts(const std::string& name, int64_t num_experts, const MlpConfig& config,
-                 const ExpertParallel& parallel) {
+                 const ExpertParallel& parallel, bool fused)
+    : fused_(fused) {
   fc1_.name = name + "/fc1/weight";
   fc1_.shape = {num_experts, 2 * config.ffn, config.hidden};
   fc1_.init = Init::normal(config.init_std);
@@ -50,37 +51,37 @@ Experts::Experts(const std::string& name, int64_t num_experts, const MlpConfig& 
 Tensor Experts::forward(Pass& pass, const Tensor& rows, const Tensor& probs,
                         const Tensor& offsets) {
   Stream& stream = pass.stream;
-  const int64_t num_rows = rows.dim(0);
+  const Tensor num_rows = offsets.rows(fc1_.shape[0], fc1_.shape[0] + 1);
   const Tensor gate_up =
-      Tensor::empty(stream, "expert fc1 output", {num_rows, fc1_.shape[1]}, rows.dtype());
+      Tensor::empty(stream, "expert fc1 output", {rows.dim(0), fc1_.shape[1]}, rows.dtype());
   grouped_gemm_forward(stream, gate_up, rows, fc1_.value, offsets);
-  pass.tape().save(stream, Label::ExpertFc1, {rows, offsets});
+  pass.tape().save(stream, saved_as(Label::ExpertFc1), {rows, offsets}, num_rows);
 
   const Tensor h = activate(stream, gate_up, probs);
-  pass.tape().save(stream, Label::MoeAct, {gate_up, probs});
+  pass.tape().save(stream, saved_as(Label::MoeAct), {gate_up, probs}, num_rows);
   pass.tape().save_rebuildable(Label::MoeAct, h, {gate_up, probs},
                                [](Stream& on, std::span<const Tensor> inputs) {
                                  return activate(on, inputs[0], inputs[1]);
                                });
   const Tensor y = Tensor::empty(stream, "expert output", rows.shape(), rows.dtype());
   grouped_gemm_forward(stream, y, h, fc2_.value, offsets);
-  pass.tape().save(stream, Label::ExpertFc2, {h, offsets});
+  pass.tape().save(stream, saved_as(Label::ExpertFc2), {h, offsets}, num_rows);
   return y;
 }
 
 Experts::Gradients Experts::backward(Pass& pass, const Tensor& dy) {
   Stream& stream = pass.stream;
-  const auto [h, offsets] = pass.tape().load<2>(stream, Label::ExpertFc2);
+  const auto [h, offsets] = pass.tape().load<2>(stream, saved_as(Label::ExpertFc2));
   grouped_gemm_wgrad(stream, fc2_.grad, dy, h, offsets);
   const Tensor dh = Tensor::empty(stream, "gradients", h.shape(), h.dtype());
   grouped_gemm_dgrad(stream, dh, dy, fc2_.value, offsets);
 
-  const auto [gate_up, probs] = pass.tape().load<2>(stream, Label::MoeAct);
+  const auto [gate_up, probs] = pass.tape().load<2>(stream, saved_as(Label::MoeAct));
   const Tensor dgate_up = Tensor::empty(stream, "gradients", gate_up.shape(), gate_up.dtype());
   const Tensor dprobs = Tensor::empty(stream, "gradients", probs.shape(), probs.dtype());
   swiglu_backward(stream, dgate_up, dprobs, dh, gate_up, probs);
 
-  const auto [rows, same_offsets] = pass.tape().load<2>(stream, Label::ExpertFc1);
+  const auto [rows, same_offsets] = pass.tape().load<2>(stream, saved_as(Label::ExpertFc1));
   grouped_gemm_wgrad(stream, fc1_.grad, dgate_up, rows, same_offsets);
   const Tensor drows = Tensor::empty(stream, "gradients", rows.shape(), rows.dtype());
   grouped_gemm_dgrad(stream, drows, dgate_up, fc1_.value, same_offsets);

@@ -1,6 +1,7 @@
 #include "moe/moe_layer.h"
 
 #include "core/ops/elementwise.h"
+#include "moe/shared_experts.h"
 
 namespace ferry {
 namespace {
@@ -14,14 +15,17 @@ MlpConfig with_ffn(MlpConfig config, int64_t ffn) {
 
 MoeLayer::MoeLayer(const std::string& name, const MoeConfig& config, const MlpConfig& mlp,
                    const std::string& force_routing, uint64_t seed, const TensorParallel& tensor,
-                   const ExpertParallel& experts)
+                   const ExpertParallel& experts, const ModuleDecorator& decorate)
     : router_(name + "/router", mlp.hidden, config, mlp.init_std, mlp.dtype, force_routing, seed,
               tensor),
       dispatcher_(make_dispatcher(config.dispatcher, config.experts, experts)),
-      experts_(name + "/experts", config.experts, with_ffn(mlp, config.ffn), experts) {
+      experts_(name + "/experts", config.experts, with_ffn(mlp, config.ffn), experts,
+               config.fused_experts) {
   if (config.shared_ffn > 0)
-    shared_ = std::make_unique<SharedExperts>(
-        name + "/shared_experts", with_ffn(mlp, config.shared_ffn), config.shared_gate, tensor);
+    shared_ = decorate(
+        Label::SharedExperts,
+        std::make_unique<SharedExperts>(name + "/shared_experts", with_ffn(mlp, config.shared_ffn),
+                                        config.shared_gate, tensor));
 }
 
 Tensor MoeLayer::forward(Pass& pass, const Tensor& x) {

@@ -10,18 +10,20 @@
 #include <string>
 
 #include "core/module.h"
+#include "layers/module_decorator.h"
 #include "moe/dispatcher.h"
 #include "moe/experts.h"
-#include "moe/shared_experts.h"
+#include "moe/router.h"
 
 namespace ferry {
 
 class MoeLayer final : public Module {
  public:
   /// `name`: "layers/7/moe". mlp.ffn is not used: the experts' widths come from `config`.
+  /// `decorate` is asked about Label::SharedExperts.
   MoeLayer(const std::string& name, const MoeConfig& config, const MlpConfig& mlp,
            const std::string& force_routing, uint64_t seed, const TensorParallel& tensor = {},
-           const ExpertParallel& experts = {});
+           const ExpertParallel& experts = {}, const ModuleDecorator& decorate = undecorated);
 
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;
@@ -33,7 +35,7 @@ class MoeLayer final : public Module {
   Router router_;
   std::unique_ptr<Dispatcher> dispatcher_;
   Experts experts_;
-  std::unique_ptr<SharedExperts> shared_;
+  std::unique_ptr<Module> shared_;  // null: the layer has none
 };
 
 }  // namespace ferry

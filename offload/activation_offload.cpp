@@ -13,8 +13,8 @@ bool ends_branch(Label label) { return begins_branch(label) || label == Label::F
 
 class HostResidence final : public Residence {
  public:
-  HostResidence(CopyEngine& engine, std::shared_ptr<HostedTensor> hosted)
-      : engine_(engine), hosted_(std::move(hosted)) {}
+  explicit HostResidence(CopyEngine& engine) : engine_(engine) {}
+  void set(std::shared_ptr<HostedTensor> hosted) { hosted_ = std::move(hosted); }
   Tensor bring_back(Stream& stream) override { return engine_.bring_back(*hosted_, stream); }
 
  private:
@@ -64,8 +64,10 @@ class ActivationOffload::Pass final : public TapePolicy {
     record_groups_.pop_back();
     if (in_use_ && in_use_ != group) reload_next(stream);
     in_use_ = group;
+    if (!group) return;
     // What is used now is not what comes back next; its tensors wait for their own copies.
-    if (group) std::erase(away_, *group);
+    std::erase(away_, *group);
+    owner_.hold_back_host(stream);
   }
 
   void backward_done(Stream& stream) override {
@@ -113,9 +115,13 @@ class ActivationOffload::Pass final : public TapePolicy {
     if (owner_.measuring_) plan_.groups[group.planned].bytes = bytes;
     if (leaving.empty() || !moves(group)) return;
     for (const auto& tensor : leaving) {
-      group.hosted.push_back(
-          owner_.engine_.to_host(tensor->get(stream), group.ready, group.module));
-      tensor->move_to(std::make_unique<HostResidence>(owner_.engine_, group.hosted.back()));
+      // From the tape to the engine, so that its bytes are counted once.
+      const Tensor device = tensor->get(stream);
+      auto residence = std::make_unique<HostResidence>(owner_.engine_);
+      HostResidence& place = *residence;
+      tensor->move_to(std::move(residence));
+      group.hosted.push_back(owner_.engine_.to_host(device, group.ready, group.module));
+      place.set(group.hosted.back());
     }
     leaving.clear();
     away_.push_back(index);
@@ -172,7 +178,9 @@ class ActivationOffload::Pass final : public TapePolicy {
   }
 
   void reload_newest(Stream& stream) {
-    for (const auto& hosted : groups_[away_.back()].hosted) owner_.engine_.reload(*hosted, stream);
+    // A record of another module may have needed one of them already.
+    for (const auto& hosted : groups_[away_.back()].hosted)
+      if (hosted->away()) owner_.engine_.reload(*hosted, stream);
     away_.pop_back();
   }
 
@@ -189,8 +197,9 @@ class ActivationOffload::Pass final : public TapePolicy {
   bool forward_done_ = false, backward_begun_ = false;
 };
 
-ActivationOffload::ActivationOffload(Device& device, ActivationOffloadConfig config)
-    : config_(std::move(config)), engine_(device) {}
+ActivationOffload::ActivationOffload(Device& device, ActivationOffloadConfig config,
+                                     MemoryLedger* ledger)
+    : config_(std::move(config)), engine_(device, ledger) {}
 
 ActivationOffload::~ActivationOffload() = default;
 
@@ -253,9 +262,9 @@ ActivationOffload::Pass* ActivationOffload::next_back() {
 // Memory is given back when the host sees that its copy is done. A host that enqueues far ahead of
 // the device would see that too late, and new memory would be taken meanwhile.
 void ActivationOffload::hold_back_host(Stream& compute) {
-  const size_t layers_ahead = 2;
+  const size_t layer = std::max<size_t>(2, config_.modules.size());  // groups
   lead_.push_back(compute.record());
-  while (lead_.size() > layers_ahead * std::max<size_t>(2, config_.modules.size())) {
+  while (lead_.size() > layer) {
     lead_.front().wait_host();
     lead_.pop_front();
   }

@@ -38,7 +38,8 @@ struct ActivationOffloadConfig {
 
 class ActivationOffload final : public ActivationMover {
  public:
-  ActivationOffload(Device& device, ActivationOffloadConfig config);
+  /// `ledger`: see CopyEngine.
+  ActivationOffload(Device& device, ActivationOffloadConfig config, MemoryLedger* ledger = nullptr);
   ~ActivationOffload() override;
 
   void begin_step(std::span<const PassAction> actions, Stream& compute) override;

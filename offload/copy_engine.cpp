@@ -5,8 +5,9 @@
 
 namespace ferry {
 
-CopyEngine::CopyEngine(Device& device)
+CopyEngine::CopyEngine(Device& device, MemoryLedger* ledger)
     : device_(device),
+      ledger_(ledger),
       to_host_(device.make_stream("offload to host")),
       to_device_(device.make_stream("offload to device")) {
   device_.on_low_memory([this] {
@@ -15,7 +16,23 @@ CopyEngine::CopyEngine(Device& device)
   });
 }
 
-CopyEngine::~CopyEngine() { device_.on_low_memory({}); }
+CopyEngine::~CopyEngine() {
+  device_.on_low_memory({});
+  while (!under_way_.empty()) release_oldest();
+}
+
+void CopyEngine::count(size_t module, int64_t bytes) const {
+  if (ledger_ == nullptr) return;
+  if (bytes >= 0)
+    ledger_->add(modules_[module], bytes);
+  else
+    ledger_->remove(modules_[module], -bytes);
+}
+
+void CopyEngine::release_oldest() {
+  count(under_way_.front().module, -under_way_.front().device.bytes());
+  under_way_.pop_front();
+}
 
 size_t CopyEngine::module_index(const std::string& module) {
   const auto found = std::find(modules_.begin(), modules_.end(), module);
@@ -36,24 +53,24 @@ std::shared_ptr<HostedTensor> CopyEngine::to_host(const Tensor& tensor, const Ev
   to_host_->copy(hosted->host_, tensor);
   hosted->in_host_ = to_host_->record();
   hosted->sequence_ = num_left_++;
-  under_way_.push_back({tensor, hosted->in_host_, hosted->sequence_});
+  under_way_.push_back({tensor, hosted->in_host_, hosted->sequence_, hosted->module_});
+  count(hosted->module_, tensor.bytes());
   d2h_bytes_[hosted->module_] += tensor.bytes();
   return hosted;
 }
 
 void CopyEngine::release_finished() {
-  while (!under_way_.empty() && under_way_.front().copied.ready()) under_way_.pop_front();
+  while (!under_way_.empty() && under_way_.front().copied.ready()) release_oldest();
 }
 
 void CopyEngine::join(Stream& compute, const HostedTensor& hosted) {
   if (under_way_.empty() || under_way_.front().sequence > hosted.sequence_) return;
-  wait(compute, hosted.in_host_, hosted.module_);
-  while (!under_way_.empty() && under_way_.front().sequence <= hosted.sequence_)
-    under_way_.pop_front();
+  wait(compute, hosted.in_host_, modules_[hosted.module_]);
+  while (!under_way_.empty() && under_way_.front().sequence <= hosted.sequence_) release_oldest();
 }
 
 void CopyEngine::reload(HostedTensor& hosted, Stream& compute) {
-  CHECK(hosted.host_.defined() && !hosted.reloading(), "a tensor is reloaded twice");
+  CHECK(hosted.away(), "a tensor is reloaded twice");
   hosted.device_ =
       Tensor::empty(compute, modules_[hosted.module_], hosted.host_.shape(), hosted.host_.dtype());
   // The memory may still be read or written by what was enqueued on compute before it was freed.
@@ -62,19 +79,37 @@ void CopyEngine::reload(HostedTensor& hosted, Stream& compute) {
   to_device_->copy(hosted.device_, hosted.host_);
   hosted.on_device_ = to_device_->record();
   h2d_bytes_[hosted.module_] += hosted.host_.bytes();
+  count(hosted.module_, hosted.host_.bytes());
   hosted.host_ = Tensor();
 }
 
 Tensor CopyEngine::bring_back(HostedTensor& hosted, Stream& compute) {
   if (!hosted.reloading()) reload(hosted, compute);
-  wait(compute, hosted.on_device_, hosted.module_);
+  wait(compute, hosted.on_device_, modules_[hosted.module_]);
+  count(hosted.module_, -hosted.device_.bytes());
   return std::exchange(hosted.device_, Tensor());
 }
 
-void CopyEngine::wait(Stream& compute, const Event& event, size_t module) {
+Event CopyEngine::copy_to_host(const Tensor& host, const Tensor& device,
+                               std::initializer_list<Event> after, const std::string& module) {
+  for (const Event& event : after) to_host_->wait(event);
+  to_host_->copy(host, device);
+  d2h_bytes_[module_index(module)] += device.bytes();
+  return to_host_->record();
+}
+
+Event CopyEngine::copy_to_device(const Tensor& device, const Tensor& host,
+                                 std::initializer_list<Event> after, const std::string& module) {
+  for (const Event& event : after) to_device_->wait(event);
+  to_device_->copy(device, host);
+  h2d_bytes_[module_index(module)] += host.bytes();
+  return to_device_->record();
+}
+
+void CopyEngine::wait(Stream& compute, const Event& event, const std::string& module) {
   const auto begin = compute.stamp();
   compute.wait(event);
-  waits_.push_back({module, begin, compute.stamp()});
+  waits_.push_back({module_index(module), begin, compute.stamp()});
 }
 
 TrafficByModule CopyEngine::traffic() const {
@@ -93,6 +128,7 @@ void CopyEngine::start_counting() {
   std::fill(d2h_bytes_.begin(), d2h_bytes_.end(), 0);
   std::fill(h2d_bytes_.begin(), h2d_bytes_.end(), 0);
   waits_.clear();
+  release_finished();
 }
 
 }  // namespace ferry

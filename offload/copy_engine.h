@@ -9,6 +9,7 @@
 // streams: a wait that is missing is a data race that ThreadSanitizer names.
 
 #include <deque>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@ namespace ferry {
 class HostedTensor {
  public:
   int64_t bytes() const { return host_.bytes(); }
+  /// In host memory or on its way there; then it is reloading(), and then neither.
+  bool away() const { return host_.defined(); }
   bool reloading() const { return device_.defined(); }
 
  private:
@@ -38,7 +41,9 @@ class CopyEngine {
  public:
   /// Makes its two streams on `device`. When the device runs short of memory, the host waits for
   /// the copies under way, so that theirs can be reused.
-  explicit CopyEngine(Device& device);
+  /// `ledger` (may be null, must outlive this) counts under the modules' names what is on the
+  /// device but not on the tape: what has not arrived on the host, and what comes back.
+  explicit CopyEngine(Device& device, MemoryLedger* ledger = nullptr);
   ~CopyEngine();
   CopyEngine(const CopyEngine&) = delete;
   CopyEngine& operator=(const CopyEngine&) = delete;
@@ -58,6 +63,16 @@ class CopyEngine {
   /// The tensor for use on `compute`, which waits for its copy; reload()s it if that was not done.
   /// Once only. The time that `compute` stands still is counted.
   Tensor bring_back(HostedTensor& hosted, Stream& compute);
+  /// The same with memory of the caller, after all of `after`; they return the end of the copy. The
+  /// caller keeps the device memory until a stream that orders its reuse has waited for that. Bytes
+  /// are counted under `module`.
+  Event copy_to_host(const Tensor& host, const Tensor& device, std::initializer_list<Event> after,
+                     const std::string& module);
+  Event copy_to_device(const Tensor& device, const Tensor& host, std::initializer_list<Event> after,
+                       const std::string& module);
+  /// `compute` waits for an event of these copies on behalf of `module`; the time is counted.
+  void wait(Stream& compute, const Event& event, const std::string& module);
+
   /// Bytes moved and time lost since the last call of start_counting(). Waits for the copies.
   TrafficByModule traffic() const;
   void start_counting();
@@ -67,15 +82,18 @@ class CopyEngine {
     Tensor device;
     Event copied;
     int64_t sequence;
+    size_t module;
   };
   struct Wait {
     size_t module;
     std::shared_ptr<const TimeStamp> begin, end;
   };
   size_t module_index(const std::string& module);
-  void wait(Stream& compute, const Event& event, size_t module);
+  void release_oldest();
+  void count(size_t module, int64_t bytes) const;  // on the device; negative: no longer
 
   Device& device_;
+  MemoryLedger* ledger_;
   std::unique_ptr<Stream> to_host_, to_device_;
   std::deque<UnderWay> under_way_;  // in the order in which they left
   int64_t num_left_ = 0;

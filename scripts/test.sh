@@ -184,6 +184,18 @@ end_to_end() {
   done
 }
 
+# Whether ThreadSanitizer would find a fault: a test with a planted one.
+must_report_a_race() {
+  local output
+  output=$("$@" 2>&1)
+  grep -q 'WARNING: ThreadSanitizer: data race' <<<"$output" || {
+    tail -n 20 <<<"$output"
+    echo "no race was reported"
+    return 1
+  }
+}
+export -f must_report_a_race
+
 address_sanitizer() {
   build asan cpu-asan || return 0
   export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_stack_use_after_return=1
@@ -199,6 +211,12 @@ thread_sanitizer() {
   build tsan cpu-tsan "${threaded_tests[@]}" || return 0
   export TSAN_OPTIONS=second_deadlock_stack=1
   unit_tests tsan build-cpu-tsan "${steady[@]}"
+  local test
+  for test in Host Device; do
+    check tsan "forgotten_wait_of_copy_to_${test,,}" must_report_a_race "${steady[@]}" \
+      build-cpu-tsan/test_offload --gtest_also_run_disabled_tests \
+      --gtest_filter="ForgottenWait.DISABLED_OfTheCopyToThe${test}IsARace" || true
+  done
 }
 
 start=$SECONDS

@@ -15,12 +15,6 @@ constexpr int64_t kLibraryBytes = 64 << 20;
 // A SwiGLU MLP: gate and up projection [2 * ffn, hidden], down projection [hidden, ffn].
 int64_t mlp_parameters(int64_t hidden, int64_t ffn) { return 3 * hidden * ffn; }
 
-int64_t bytes_per_token(const std::vector<ActivationCost>& tensors) {
-  int64_t bytes = 0;
-  for (const ActivationCost& tensor : tensors) bytes += tensor.bytes_per_token;
-  return bytes;
-}
-
 }  // namespace
 
 int64_t ParameterCount::total() const {
@@ -30,7 +24,7 @@ int64_t ParameterCount::total() const {
 int64_t ParameterCount::active() const { return total() - experts + active_experts; }
 
 int64_t MemoryEstimate::total() const {
-  return weights + gradients + optimizer + activations + logits + workspace;
+  return weights + gradients + optimizer + activations + copies + stash + logits + workspace;
 }
 
 int64_t num_moe_layers(const GptConfig& config) {
@@ -77,58 +71,81 @@ FlopCount flops_per_token(const GptConfig& config) {
   return flops;
 }
 
-std::vector<ActivationCost> activation_costs(const GptConfig& config, bool is_moe_layer,
-                                             const ModuleShares& shares) {
+LayerFlops forward_flops(const GptConfig& config, bool is_moe_layer) {
   const auto& [model, moe] = config;
-  const DType dtype = dtype_of(model.precision);
-  const auto e = static_cast<int64_t>(size_of(dtype));
-  const auto f = static_cast<int64_t>(size_of(accumulate_dtype(dtype)));
-  const auto i = static_cast<int64_t>(size_of(DType::I32));
-  const int64_t qkv = model.q_width() + 2 * model.kv_width();
-  const int64_t t = shares.tensor, copies = shares.expert_tensor;
-  const int64_t s = shares.sequence ? t : 1;  // of what is between tensor-parallel regions
-  std::vector<ActivationCost> tensors;
-  const auto add = [&](Label label, std::string_view name, int64_t bytes) {
-    tensors.push_back({name_of(label), name, bytes});
-  };
-  add(Label::AttnNorm, "input, 1/rms", (e * model.hidden + f) / s);
-  add(Label::QkvLinear, "input", e * model.hidden / s);
-  if (model.qk_norm != "none") {
-    const int64_t groups = model.qk_norm == "full" ? 2 * t : model.heads + model.kv_heads;
-    add(Label::QkNorm, "input, 1/rms", (e * qkv + f * groups) / t);
-  }
-  add(Label::CoreAttn, "q, k, v, logsumexp", (e * qkv + f * model.heads) / t);
-  add(Label::AttnProj, "input", e * model.q_width() / t);
-  add(Label::MlpNorm, "input, 1/rms", (e * model.hidden + f) / s);
+  const auto of_matrix = [](int64_t elements) { return 2.0 * static_cast<double>(elements); };
+  LayerFlops flops;
+  flops.projections = of_matrix(model.hidden * (2 * model.q_width() + 2 * model.kv_width()));
+  flops.core_attention = of_matrix(model.q_width() * model.seq);  // two products, half masked
   if (!is_moe_layer) {
-    add(Label::Mlp, "input, gate, up, activation", e * (model.hidden / s + 3 * model.ffn / t));
-    return tensors;
+    flops.feed_forward = of_matrix(mlp_parameters(model.hidden, model.ffn));
+    return flops;
   }
-  // A MoE layer deals out the tokens to the tensor-parallel ranks; its experts' rows go to every
-  // rank that shares the expert.
-  add(Label::Router, "input, scores, choice", (e * model.hidden + f * (moe.experts + 1)) / t);
-  add(Label::Moe, "routing plan", 2 * i * moe.top_k * copies / t);
-  add(Label::ExpertFc1, "input rows", e * moe.top_k * copies * model.hidden / t);
-  add(Label::MoeAct, "gate, up, probability", moe.top_k * (e * 2 * moe.ffn + copies * (f + i)) / t);
-  add(Label::ExpertFc2, "input", e * moe.top_k * moe.ffn / t);
-  if (moe.shared_ffn > 0) {
-    add(Label::SharedExperts, "gate, up, activation, output",
-        e * (3 * moe.shared_ffn + (moe.shared_gate ? model.hidden + 1 : 0)) / t);
-  }
-  return tensors;
+  flops.shared_experts = of_matrix(mlp_parameters(model.hidden, moe.shared_ffn) +
+                                   (moe.shared_gate ? model.hidden : 0));
+  flops.feed_forward =
+      of_matrix(moe.top_k * mlp_parameters(model.hidden, moe.ffn) + moe.experts * model.hidden) +
+      flops.shared_experts;
+  return flops;
 }
 
-int64_t saved_bytes(const GptConfig& config, int64_t first_layer, int64_t num_layers, bool head,
-                    int64_t tokens, const ModuleShares& shares) {
-  const int64_t moe_layer = bytes_per_token(activation_costs(config, true, shares));
-  const int64_t dense_layer = bytes_per_token(activation_costs(config, false, shares));
-  int64_t bytes = 0;
-  for (int64_t layer = first_layer; layer < first_layer + num_layers; ++layer)
-    bytes += config.moe.is_moe_layer(layer) ? moe_layer : dense_layer;
-  // The final norm saves its input and the loss the gradient that it begins.
-  const auto e = static_cast<int64_t>(size_of(dtype_of(config.model.precision)));
-  if (head) bytes += 2 * e * config.model.hidden / (shares.sequence ? shares.tensor : 1);
-  return tokens * bytes;
+PassTimes pass_times(const GptConfig& config, const ModelPart& part, int64_t tokens,
+                     const ModuleShares& shares, const GptRecompute& recompute, double flop_per_s) {
+  const ModelConfig& model = config.model;
+  int64_t whole_layers = 0;  // that are recomputed
+  if (recompute.layers == GptRecompute::Layers::Uniform) whole_layers = part.num_layers;
+  if (recompute.layers == GptRecompute::Layers::Block) whole_layers = recompute.num_layers;
+  double forward = 0, again = 0;
+  for (int64_t i = 0; i < part.num_layers; ++i) {
+    const bool is_moe = config.moe.is_moe_layer(part.first_layer + i);
+    const LayerFlops flops = forward_flops(config, is_moe);
+    forward += flops.total();
+    if (i < whole_layers) again += flops.total();
+    if (recompute.modules.contains(Label::CoreAttn)) again += flops.core_attention;
+    const bool all = recompute.modules.contains(is_moe ? Label::Moe : Label::Mlp);
+    if (all) again += flops.feed_forward;
+    if (!all && recompute.modules.contains(Label::SharedExperts)) again += flops.shared_experts;
+  }
+  if (part.head) forward += 2.0 * static_cast<double>(model.vocab * model.hidden);
+  const double scale =
+      static_cast<double>(tokens) / static_cast<double>(shares.tensor) / flop_per_s;
+  return {forward * scale, (2 * forward + again) * scale};
+}
+
+std::map<Label, ActivationCost> kept_costs(const PassRecords& costs) {
+  std::map<size_t, Label> owner;
+  std::set<size_t> rebuilt;
+  for (const RecordCost& record : costs.records) {
+    for (const size_t tensor : record.tensors) owner[tensor] = record.label;
+    rebuilt.insert(record.rebuilt.begin(), record.rebuilt.end());
+  }
+  std::map<Label, ActivationCost> kept;
+  for (const auto& [tensor, label] : owner) {
+    if (rebuilt.contains(tensor)) continue;
+    ActivationCost& cost = kept[label];
+    cost.module = name_of(label);
+    cost.bytes_per_token += costs.tensors[tensor].bytes;
+    cost.name += (cost.name.empty() ? "" : ", ") + std::string(costs.tensors[tensor].name);
+  }
+  return kept;
+}
+
+std::vector<ActivationCost> activation_costs(const GptConfig& config, bool is_moe_layer,
+                                             const ModuleShares& shares,
+                                             const SavedPolicies& policies) {
+  // Of many tokens, so that what ranks share is a whole number of bytes.
+  const int64_t tokens = 64 * shares.tensor;
+  for (int64_t layer = 0; layer < config.model.layers; ++layer) {
+    if (config.moe.is_moe_layer(layer) != is_moe_layer) continue;
+    std::vector<ActivationCost> costs;
+    for (const auto& [label, cost] :
+         kept_costs(pass_records(config, {false, layer, 1, false}, tokens, shares, policies))) {
+      costs.push_back(cost);
+      costs.back().bytes_per_token /= tokens;
+    }
+    return costs;
+  }
+  return {};
 }
 
 int64_t logit_bytes(const GptConfig& config, int64_t tokens, const ModuleShares& shares) {

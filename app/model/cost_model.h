@@ -8,11 +8,12 @@
 // nothing; the output layer costs even where it shares the weight of the embedding.
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "app/model/model_config.h"
+#include "app/model/saved_records.h"
 
 namespace ferry {
 
@@ -40,18 +41,20 @@ struct FlopCount {
   double total() const { return matmul + attention; }
 };
 
-/// One tensor that forward saves for backward, under the label of the module that saves it.
-struct ActivationCost {
-  std::string_view module;
-  std::string_view name;
-  int64_t bytes_per_token = 0;
+/// Forward operations of one layer for one token, by what recomputation can repeat alone.
+struct LayerFlops {
+  double projections = 0;  // of attention
+  double core_attention = 0;
+  double feed_forward = 0;    // dense MLP; or router, experts and shared experts
+  double shared_experts = 0;  // a part of feed_forward
+  double total() const { return projections + core_attention + feed_forward; }
 };
 
-/// How many ranks share a module (see layers/tensor_parallel.h and moe/expert_parallel.h).
-struct ModuleShares {
-  int64_t tensor = 1;
-  bool sequence = false;
-  int64_t expert_tensor = 1;
+/// What forward saves for backward under the label that it belongs to.
+struct ActivationCost {
+  std::string_view module;
+  std::string name;  // of its tensors
+  int64_t bytes_per_token = 0;
 };
 
 /// Bytes on one rank.
@@ -60,6 +63,8 @@ struct MemoryEstimate {
   int64_t gradients = 0;    // fp32 (fp64 for fp64)
   int64_t optimizer = 0;    // both moments, and fp32 masters where the weights are bf16
   int64_t activations = 0;  // of the micro-batches under way
+  int64_t copies = 0;       // activations on their way to or from the host
+  int64_t stash = 0;        // pages of the paged stash
   int64_t logits = 0;       // one chunk of the loss
   int64_t workspace = 0;    // gradients of activations of the widest layer, and library workspace
   int64_t total() const;
@@ -72,14 +77,25 @@ ParameterCount count_parameters(const GptConfig& config);
 
 FlopCount flops_per_token(const GptConfig& config);
 
-/// What one layer saves on a rank, per token of the micro-batch. Expert rows are counted as top_k
-/// per token, which is exact on average over ranks: balanced routing.
-std::vector<ActivationCost> activation_costs(const GptConfig& config, bool is_moe_layer,
-                                             const ModuleShares& shares = {});
+/// Of one layer, of one kind or the other.
+LayerFlops forward_flops(const GptConfig& config, bool is_moe_layer);
+/// Seconds of the passes of `tokens` tokens through a part, at `flop_per_s`; backward takes twice
+/// the operations of forward, and those that are recomputed.
+struct PassTimes {
+  double forward_s = 0;
+  double backward_s = 0;
+};
+PassTimes pass_times(const GptConfig& config, const ModelPart& part, int64_t tokens,
+                     const ModuleShares& shares, const GptRecompute& recompute, double flop_per_s);
 
-/// What layers [first_layer, first_layer + num_layers), and the head, save of `tokens` tokens.
-int64_t saved_bytes(const GptConfig& config, int64_t first_layer, int64_t num_layers, bool head,
-                    int64_t tokens, const ModuleShares& shares = {});
+/// What one layer of one kind or the other keeps on the device of a rank, per token of the
+/// micro-batch and label; see saved_records.h. Empty if no layer is of that kind.
+std::vector<ActivationCost> activation_costs(const GptConfig& config, bool is_moe_layer,
+                                             const ModuleShares& shares = {},
+                                             const SavedPolicies& policies = {});
+/// Bytes that the records of a pass keep on the device at the end of forward, by label.
+std::map<Label, ActivationCost> kept_costs(const PassRecords& costs);
+
 /// One chunk of logits of `tokens` tokens.
 int64_t logit_bytes(const GptConfig& config, int64_t tokens, const ModuleShares& shares = {});
 /// What backward holds beside saved activations, and the libraries.

@@ -1,5 +1,8 @@
 #include "app/model/gpt.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "layers/attention.h"
 #include "layers/block.h"
 #include "layers/init.h"
@@ -36,7 +39,9 @@ AttentionConfig attention_config(const ModelConfig& model, DType dtype) {
 ModelPart whole_model(const GptConfig& config) { return {true, 0, config.model.layers, true}; }
 
 Gpt::Gpt(const GptConfig& config, const std::string& force_routing, uint64_t seed,
-         const ModelAxes& axes, const ModelPart& part) {
+         const ModelAxes& axes, const ModelPart& part, const GptRecompute& recompute)
+    : chunks_(chunks_of(part.num_layers, recompute)),
+      layer_input_(Label::Layer, recompute.distribute ? axes.tensor : TensorParallel()) {
   const ModelConfig& model = config.model;
   const TensorParallel& tensor = axes.tensor;
   const DType dtype = dtype_of(model.precision);
@@ -45,25 +50,33 @@ Gpt::Gpt(const GptConfig& config, const std::string& force_routing, uint64_t see
   const BlockConfig block{model.hidden, model.norm_eps, model.hidden_dropout, dtype};
   const auto rope = std::make_shared<RopeCache>(model.head_dim, model.rope_theta, dtype);
 
+  const ModuleDecorator decorate = [&](Label label,
+                                       std::unique_ptr<Module> module) -> std::unique_ptr<Module> {
+    if (!recompute.modules.contains(label)) return module;
+    return std::make_unique<Recompute>(std::move(module), label);
+  };
+
   if (part.embedding)
     embedding_ =
         std::make_unique<Embedding>(model.vocab, model.hidden, dtype, model.init_std, tensor);
   for (int64_t layer = part.first_layer; layer < part.first_layer + part.num_layers; ++layer) {
     const std::string name = concat("layers/", layer);
-    auto attention = std::make_unique<Attention>(name + "/attention",
-                                                 attention_config(model, dtype), rope, tensor);
+    auto attention = std::make_unique<Attention>(
+        name + "/attention", attention_config(model, dtype), rope, tensor, decorate);
     std::unique_ptr<Module> feed_forward;
     if (config.moe.is_moe_layer(layer)) {
       auto moe = std::make_unique<MoeLayer>(name + "/moe", config.moe, mlp, force_routing, seed,
-                                            tensor, axes.expert);
+                                            tensor, axes.expert, decorate);
       int64_t moe_layer = 0;
       for (int64_t i = 0; i < layer; ++i) moe_layer += config.moe.is_moe_layer(i);
       expert_counts_.push_back({moe_layer, moe->router().counts_name()});
       feed_forward = std::move(moe);
       if (tensor.size > 1 && !tensor.sequence)
         feed_forward = std::make_unique<SequenceSlice>(std::move(feed_forward), tensor);
+      feed_forward = decorate(Label::Moe, std::move(feed_forward));
     } else {
-      feed_forward = std::make_unique<Mlp>(name + "/mlp", mlp, Label::Mlp, tensor);
+      feed_forward =
+          decorate(Label::Mlp, std::make_unique<Mlp>(name + "/mlp", mlp, Label::Mlp, tensor));
     }
     blocks_.push_back(std::make_unique<Block>(name, block, std::move(attention),
                                               std::move(feed_forward), tensor));
@@ -86,36 +99,68 @@ void Gpt::initialise(Stream& stream, uint64_t seed) {
   visit([&](Parameter& parameter) { allocate_value(stream, parameter, seed); });
 }
 
+std::vector<Gpt::Chunk> Gpt::chunks_of(int64_t num_layers, const GptRecompute& recompute) {
+  using Layers = GptRecompute::Layers;
+  if (recompute.layers == Layers::None) return {{0, num_layers, false}};
+  CHECK(recompute.num_layers > 0, "recompute of ", recompute.num_layers, " layers");
+  const bool uniform = recompute.layers == Layers::Uniform;
+  const int64_t length = uniform ? recompute.num_layers : 1;
+  const int64_t end = uniform ? num_layers : std::min(recompute.num_layers, num_layers);
+  std::vector<Chunk> chunks;
+  for (int64_t layer = 0; layer < end; layer += length)
+    chunks.push_back({layer, std::min(layer + length, end), true});
+  chunks.push_back({end, num_layers, false});
+  return chunks;
+}
+
+Tensor Gpt::forward_chunk(Pass& pass, const Chunk& chunk, const Tensor& x, BlockHooks& hooks) {
+  Tensor y = x;
+  for (int64_t layer = chunk.begin; layer < chunk.end; ++layer) {
+    hooks.before_forward(pass, block_of(layer));
+    y = blocks_[static_cast<size_t>(layer)]->forward(pass, y);
+  }
+  return y;
+}
+
+Tensor Gpt::backward_chunk(Pass& pass, const Chunk& chunk, const Tensor& dy, BlockHooks& hooks) {
+  Tensor dx = dy;
+  for (int64_t layer = chunk.end; layer-- > chunk.begin;) {
+    dx = blocks_[static_cast<size_t>(layer)]->backward(pass, dx);
+    hooks.after_backward(pass, block_of(layer));
+  }
+  return dx;
+}
+
 Tensor Gpt::forward(Pass& pass, const Tensor& input, BlockHooks& hooks) {
-  int block = first_block_;
   Tensor x = input;
   if (embedding_) {
-    hooks.before_forward(pass, block++);
+    hooks.before_forward(pass, first_block_);
     x = embedding_->forward(pass, {});
   }
-  for (const auto& layer : blocks_) {
-    hooks.before_forward(pass, block++);
-    x = layer->forward(pass, x);
+  for (const Chunk& chunk : chunks_) {
+    const auto run = [&](const Tensor& in) { return forward_chunk(pass, chunk, in, hooks); };
+    x = chunk.recomputed ? layer_input_.forward(pass, x, run) : run(x);
   }
   if (!head_) return x;
-  hooks.before_forward(pass, block);
+  hooks.before_forward(pass, first_block_ + num_blocks() - 1);
   return head_->forward(pass, final_norm_->forward(pass, x));
 }
 
 Tensor Gpt::backward(Pass& pass, const Tensor& dy, BlockHooks& hooks) {
-  int block = first_block_ + num_blocks() - 1;
   Tensor dx = dy;
   if (head_) {
     dx = final_norm_->backward(pass, head_->backward(pass, {}));
-    hooks.after_backward(pass, block--);
+    hooks.after_backward(pass, first_block_ + num_blocks() - 1);
   }
-  for (auto layer = blocks_.rbegin(); layer != blocks_.rend(); ++layer) {
-    dx = (*layer)->backward(pass, dx);
-    hooks.after_backward(pass, block--);
+  BlockHooks nobody;
+  for (auto chunk = chunks_.rbegin(); chunk != chunks_.rend(); ++chunk) {
+    const auto again = [&](const Tensor& in) { return forward_chunk(pass, *chunk, in, nobody); };
+    const auto run = [&](const Tensor& dout) { return backward_chunk(pass, *chunk, dout, hooks); };
+    dx = chunk->recomputed ? layer_input_.backward(pass, dx, again, run) : run(dx);
   }
   if (!embedding_) return dx;
   embedding_->backward(pass, dx);
-  hooks.after_backward(pass, block);
+  hooks.after_backward(pass, first_block_);
   return {};
 }
 

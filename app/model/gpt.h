@@ -6,6 +6,7 @@
 // its tensor-parallel and expert-parallel ranks give it.
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "layers/embedding.h"
 #include "layers/loss_head.h"
 #include "layers/norm.h"
+#include "layers/recompute.h"
 #include "layers/tensor_parallel.h"
 #include "moe/expert_parallel.h"
 
@@ -34,12 +36,24 @@ struct ModelPart {
 };
 ModelPart whole_model(const GptConfig& config);
 
+/// Which activations backward computes again from a module's input, see layers/recompute.h.
+struct GptRecompute {
+  std::set<Label> modules;  // of CoreAttn, Mlp (dense layers only), Moe, SharedExperts
+  /// Whole layers of a part: all of them, in chunks of num_layers of which the last one may be
+  /// shorter, or the first num_layers one by one.
+  enum class Layers { None, Uniform, Block } layers = Layers::None;
+  int64_t num_layers = 0;
+  /// Tensor-parallel ranks without sequence parallelism share the inputs of whole layers: each
+  /// saves its 1/tp of the rows, which tp must divide.
+  bool distribute = false;
+};
+
 class Gpt {
  public:
   /// Builds modules and parameter descriptions; nothing is allocated, no group is used.
   /// `force_routing` and `seed` are for debug.force_routing.
   Gpt(const GptConfig& config, const std::string& force_routing, uint64_t seed,
-      const ModelAxes& axes, const ModelPart& part);
+      const ModelAxes& axes, const ModelPart& part, const GptRecompute& recompute = {});
   /// The whole model on one rank.
   Gpt(const GptConfig& config, const std::string& force_routing, uint64_t seed)
       : Gpt(config, force_routing, seed, {}, whole_model(config)) {}
@@ -50,7 +64,8 @@ class Gpt {
 
   /// One micro-batch. x: the residual stream [rows, hidden], undefined if the part begins with the
   /// embedding. Fills the step totals; returns the residual stream, or with the head the token
-  /// losses [T].
+  /// losses [T]. Hooks hear of each block once in forward, also if backward computes it again, and
+  /// once in backward.
   Tensor forward(Pass& pass, const Tensor& x, BlockHooks& hooks);
   Tensor forward(Pass& pass, BlockHooks& hooks) { return forward(pass, {}, hooks); }
   /// Its gradients, added to the parameters' gradients. dy is undefined with the head; returns dx,
@@ -75,9 +90,24 @@ class Gpt {
   const std::vector<ExpertCounts>& expert_counts() const { return expert_counts_; }
 
  private:
+  /// Consecutive layers [begin, end), recomputed together or not at all.
+  struct Chunk {
+    int64_t begin = 0;
+    int64_t end = 0;
+    bool recomputed = false;
+  };
+  static std::vector<Chunk> chunks_of(int64_t num_layers, const GptRecompute& recompute);
+  Tensor forward_chunk(Pass& pass, const Chunk& chunk, const Tensor& x, BlockHooks& hooks);
+  Tensor backward_chunk(Pass& pass, const Chunk& chunk, const Tensor& dy, BlockHooks& hooks);
+  int block_of(int64_t layer_idx) const {
+    return first_block_ + (embedding_ ? 1 : 0) + static_cast<int>(layer_idx);
+  }
+
   int first_block_ = 0;
   std::unique_ptr<Embedding> embedding_;
-  std::vector<std::unique_ptr<Module>> blocks_;
+  std::vector<std::unique_ptr<Module>> blocks_;  // the layers
+  std::vector<Chunk> chunks_;                    // of all of them
+  ActivationCheckpoint layer_input_;             // of chunks that are recomputed
   std::unique_ptr<RmsNorm> final_norm_;
   std::unique_ptr<LossHead> head_;
   std::vector<ExpertCounts> expert_counts_;

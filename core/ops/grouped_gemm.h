@@ -2,7 +2,8 @@
 
 // Products of consecutive groups of rows with one weight matrix each: the experts of a MoE layer.
 // Group e owns rows [offsets[e], offsets[e+1]); the offsets stay on the device, so the host never
-// waits for the counts. Groups may be empty. offsets: [E+1] I32, offsets[E] = R.
+// waits for the counts. Groups may be empty. offsets: [E+1] I32, offsets[E] <= R; rows
+// beyond that are neither read nor written.
 
 #include "core/tensor.h"
 

@@ -9,7 +9,7 @@ template <class Body>
 void for_each_group(const Tensor& offsets, int64_t num_rows, Body&& body) {
   const int32_t* offset = offsets.data<int32_t>();
   const int64_t num_groups = offsets.dim(0) - 1;
-  CHECK(offset[0] == 0 && offset[num_groups] == num_rows, "groups own rows [", offset[0], ", ",
+  CHECK(offset[0] == 0 && offset[num_groups] <= num_rows, "groups own rows [", offset[0], ", ",
         offset[num_groups], ") of ", num_rows);
   for (int64_t group = 0; group < num_groups; ++group) {
     const int64_t begin = offset[group], count = offset[group + 1] - begin;

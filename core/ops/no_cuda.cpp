@@ -8,11 +8,13 @@
 #include "core/ops/embedding_kernels.h"
 #include "core/ops/gemm_kernels.h"
 #include "core/ops/grouped_gemm_kernels.h"
+#include "core/ops/pages_kernels.h"
 #include "core/ops/permute_kernels.h"
 #include "core/ops/qk_norm_kernels.h"
 #include "core/ops/reduce_kernels.h"
 #include "core/ops/rmsnorm_kernels.h"
 #include "core/ops/rope_kernels.h"
+#include "core/ops/row_capacity_kernels.h"
 #include "core/ops/swiglu_kernels.h"
 #include "core/ops/topk_gate_kernels.h"
 
@@ -86,6 +88,14 @@ void grouped_gemm_dgrad(Stream&, const Tensor&, const Tensor&, const Tensor&, co
 void grouped_gemm_wgrad(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
   missing("grouped_gemm_wgrad");
 }
+void reset_pages(Stream&, const PagePool&) { missing("reset_pages"); }
+void stash_pages(Stream&, const PagePool&, const PageList&, const Tensor&, const Tensor&,
+                 const Tensor&) {
+  missing("stash_pages");
+}
+void unstash_pages(Stream&, const Tensor&, const PagePool&, const PageList&, const Tensor&) {
+  missing("unstash_pages");
+}
 void make_routing_plan(Stream&, const RoutingPlan&, const Tensor&) { missing("make_routing_plan"); }
 void make_regroup_plan(Stream&, const RoutingPlan&, const Tensor&) { missing("make_regroup_plan"); }
 void expand_choices(Stream&, const Tensor&, const Tensor&, int64_t, int64_t) {
@@ -148,6 +158,9 @@ void rope_table(Stream&, const Tensor&, const Tensor&, double) { missing("rope_t
 void rope(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const AttentionDims&,
           Rotation) {
   missing("rope");
+}
+void limit_rows(Stream&, const Tensor&, const Tensor&, const RoutingPlan&, int64_t) {
+  missing("limit_rows");
 }
 void swiglu_forward(Stream&, const Tensor&, const Tensor&, const Tensor&) {
   missing("swiglu_forward");

@@ -98,6 +98,7 @@ class CaseMaker {
     draw_pipeline();
     draw_training();
     draw_optimizer();
+    draw_memory();
     return made_;
   }
 
@@ -223,6 +224,54 @@ class CaseMaker {
     layout("optimizer.distributed=", text(distributed));
     layout("optimizer.overlap_grad_reduce=", text(overlap));
     layout("optimizer.overlap_param_gather=", text(distributed && overlap && draw_.chance(60)));
+  }
+
+  // Where activations wait for backward, in legal combinations.
+  void draw_memory() {
+    if (draw_.chance(40)) return;
+    const bool recomputes = draw_.chance(60);
+    if (recomputes && draw_.chance(30)) {
+      layout("recompute.granularity=full");
+      layout("recompute.method=", draw_.one_of<std::string>({"uniform", "block"}));
+      layout("recompute.num_layers=", draw_.between(1, 3));
+      const bool can_share = tp_ > 1 && !sequence_ && experts_ > 0;  // then tp divides the tokens
+      if (can_share && draw_.chance(50)) layout("recompute.distribute_saved_activations=true");
+      return;
+    }
+    std::vector<std::string> recomputed;
+    if (recomputes) {
+      for (const char* module :
+           {"core_attn", "layernorm", "moe_act", "mlp", "moe", "shared_experts"})
+        if (draw_.chance(40)) recomputed.push_back(module);
+      if (recomputed.empty()) recomputed.push_back("layernorm");
+      layout("recompute.granularity=selective");
+      layout("recompute.modules=", list_of(recomputed));
+    }
+    if (draw_.chance(30)) return;
+    const bool has_experts =
+        std::find(recomputed.begin(), recomputed.end(), "moe") == recomputed.end();
+    std::vector<std::string> moved{"qkv_linear"};
+    for (const char* module : {"attn_norm", "core_attn", "mlp_norm"})
+      if (draw_.chance(60)) moved.push_back(module);
+    if (std::find(moved.begin(), moved.end(), "core_attn") != moved.end() && draw_.chance(50))
+      moved.push_back("attn_proj");
+    for (const char* module : {"expert_fc1", "moe_act"})
+      if (has_experts && draw_.chance(60)) moved.push_back(module);
+    layout("activation_offload.enabled=true");
+    layout("activation_offload.modules=", list_of(moved));
+    layout("activation_offload.min_tensor_elements=", draw_.one_of<int64_t>({0, 1, 64}));
+    layout("activation_offload.fraction=",
+           draw_.one_of<std::string>({"0", "0.4", "0.75", "1", "1"}));
+    if (draw_.chance(40))
+      layout("activation_offload.max_inflight=", draw_.one_of<int64_t>({0, 1, 3}));
+    if (draw_.chance(30))
+      layout("activation_offload.delta_bytes_across_pipeline=", draw_.between(1, 4000));
+  }
+
+  static std::string list_of(const std::vector<std::string>& names) {
+    std::string text;
+    for (const std::string& name : names) text += (text.empty() ? "[" : ",") + name;
+    return text + "]";
   }
 
   Draw draw_;

@@ -142,6 +142,17 @@ const std::vector<Kind>& kinds() {
                 c.moe.experts > 0 && c.parallel.tensor > 1;
        },
        1},
+      {"activation offload", [](const C& c, const M&) { return c.activation_offload.enabled; }, 4},
+      {"activation offload, pipeline",
+       [](const C& c, const M&) { return c.activation_offload.enabled && c.parallel.pipeline > 1; },
+       2},
+      {"activation offload with recompute",
+       [](const C& c, const M&) {
+         return c.activation_offload.enabled && c.recompute.granularity == "selective";
+       }},
+      {"selective recompute",
+       [](const C& c, const M&) { return c.recompute.granularity == "selective"; }, 3},
+      {"full recompute", [](const C& c, const M&) { return c.recompute.granularity == "full"; }, 1},
       {"fp32", [](const C& c, const M&) { return c.model.precision == "fp32"; }, 6},
       {"fp64", [](const C& c, const M&) { return c.model.precision == "fp64"; }, 6},
   };

@@ -126,6 +126,50 @@ TEST(PlanCommand, ADenseModelHasNoExperts) {
   EXPECT_THAT(text, ::testing::Not(HasSubstr("expert_fc1")));
 }
 
+TEST(PlanCommand, PredictsWhatOffloadMoves) {
+  const std::vector<std::string> arguments{"plan", source("configs/bench/olmoe_8l.toml"),
+                                           "activation_offload.enabled=true",
+                                           "activation_offload.modules=[core_attn]"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), arguments.begin(), arguments.end());
+    return output_of(more);
+  };
+  const std::string text = with({});
+  EXPECT_THAT(text, HasSubstr("\noffload     2.82 GB to the host and back per step"));
+  EXPECT_THAT(text, HasSubstr("predicted at 55 GB/s each way and 500 TFLOP/s"));
+  EXPECT_THAT(text, HasSubstr("\n  core_attn                2.819         2.819          0.00\n"));
+  EXPECT_THAT(text, HasSubstr("8 of 8 groups of a pass move; the peak is"));
+  EXPECT_THAT(with({"activation_offload.auto_budget=0.02"}),
+              HasSubstr("move, the choice of auto_budget = 0.02; the peak is"));
+  const auto plan = nlohmann::json::parse(with({"--json", "--link-gb-s", "1"}));
+  const nlohmann::json& offload = plan["predicted_offload_per_rank"][0];
+  EXPECT_EQ(offload["d2h_bytes"], offload["modules"]["core_attn"]["d2h_bytes"]);
+  EXPECT_GT(offload["exposed_s"]["h2d"].get<double>(), 0.1);
+  EXPECT_GT(offload["cost"].get<double>(), 1) << "at 1 GB/s";
+  EXPECT_GT(plan["memory_bytes_per_rank"][0]["copies"], 0);
+  const auto without =
+      nlohmann::json::parse(output_of({"plan", source("configs/bench/olmoe_8l.toml"), "--json"}));
+  EXPECT_TRUE(without["predicted_offload_per_rank"][0].is_null());
+  EXPECT_GT(without["activation_bytes_per_rank"][0]["core_attn"],
+            plan["activation_bytes_per_rank"][0]["core_attn"]);
+  EXPECT_THROW(with({"--link-gb-s", "0"}), CLI::ValidationError);
+  EXPECT_THROW(with({"--tflops", "-1"}), CLI::ValidationError);
+}
+
+TEST(PlanCommand, MegatronsEstimateIsBeside) {
+  const std::string config = source("configs/bench/olmoe_8l.toml");
+  EXPECT_THAT(output_of({"plan", config}), HasSubstr("beside Megatron-LM's estimator"));
+  const auto plan = nlohmann::json::parse(output_of({"plan", config, "--json"}));
+  const nlohmann::json& estimate = plan["megatron_estimate"];
+  EXPECT_EQ(estimate["total"].get<double>(), estimate["weights_and_optimizer"].get<double>() +
+                                                 estimate["activations"].get<double>());
+  // Weights, gradients and optimizer state are the same idea in both: within a percent.
+  const nlohmann::json& memory = plan["memory_bytes_per_rank"][0];
+  const double own = memory["weights"].get<double>() + memory["gradients"].get<double>() +
+                     memory["optimizer"].get<double>();
+  EXPECT_NEAR(estimate["weights_and_optimizer"].get<double>() / own, 1, 0.01);
+}
+
 TEST(PlanCommand, RefusesWhatCannotRun) {
   try {
     output_of({"plan", source("configs/quickstart.toml"), "--ranks", "3"});

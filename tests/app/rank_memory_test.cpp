@@ -103,7 +103,11 @@ TEST_F(RankMemory, ActivationsAreOfAllMicroBatchesUnderWay) {
   };
   const auto activations_of_layers = [&](int64_t first, int64_t count, bool head) {
     const RunConfig config = testing::parallel_run(dir_);
-    return saved_bytes(config.gpt(), first, count, head, config.batch.micro * config.model.seq);
+    int64_t bytes = 0;
+    for (const auto& [label, cost] : kept_costs(pass_records(
+             config.gpt(), {false, first, count, head}, config.batch.micro * config.model.seq)))
+      bytes += cost.bytes_per_token;
+    return bytes;
   };
   const auto four = stages({"parallel.pipeline=4"});
   ASSERT_EQ(four.size(), 4u);
@@ -121,10 +125,28 @@ TEST_F(RankMemory, ActivationsAreOfAllMicroBatchesUnderWay) {
   EXPECT_EQ(stages({}, 1)[0].activations, activations_of_layers(0, 4, true));
 }
 
+// Of the layers whose weights wait on the host, two are on the device at a time.
+TEST_F(RankMemory, WeightsOfOffloadedLayers) {
+  RunConfig config = testing::parallel_run(dir_, {"moe.layer_freq=[0,1,1,1]"});
+  const MemoryEstimate all = stage_memory(config, 1, 0);
+  config.layer_offload.weights = true;
+  const auto weights = [&](int64_t layers) {
+    config.layer_offload.layers = layers;
+    return stage_memory(config, 1, 0).weights;
+  };
+  EXPECT_EQ(weights(0), all.weights);
+  EXPECT_EQ(weights(2), all.weights) << "both may be there";
+  const int64_t dense_layer = all.weights - weights(3);
+  EXPECT_GT(dense_layer, 0) << "the smallest of three is not counted";
+  EXPECT_GT(weights(3) - weights(4), dense_layer) << "a layer with experts is larger";
+  EXPECT_EQ(stage_memory(config, 1, 0).optimizer, all.optimizer);
+}
+
 TEST_F(RankMemory, ATotalIsTheSumOfItsParts) {
   const MemoryEstimate memory = stage_memory(testing::parallel_run(dir_), 1, 0);
   EXPECT_EQ(memory.total(), memory.weights + memory.gradients + memory.optimizer +
-                                memory.activations + memory.logits + memory.workspace);
+                                memory.activations + memory.copies + memory.stash + memory.logits +
+                                memory.workspace);
 }
 
 }  // namespace

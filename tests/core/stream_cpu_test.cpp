@@ -177,11 +177,21 @@ TEST_F(StreamCpu, HostEventCallsBackOnceReady) {
   EXPECT_EQ(num_calls, 2);
 }
 
+TEST_F(StreamCpu, StampsTellTheTimeOfTheWorkBetween) {
+  const auto begin = stream().stamp();
+  enqueue_cpu(stream(), [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+  const auto middle = stream().stamp(), end = stream().stamp();
+  EXPECT_GE(middle->seconds_since(*begin), 0.02);
+  EXPECT_GE(end->seconds_since(*begin), middle->seconds_since(*begin));
+  EXPECT_EQ(begin->seconds_since(*begin), 0);
+}
+
 TEST_F(StreamCpu, EnqueueCpuRefusesOtherStreams) {
   class Foreign final : public Stream {
    public:
     explicit Foreign(Device& device) : Stream(device, "foreign") {}
     Event record() override { return {}; }
+    std::shared_ptr<const TimeStamp> stamp() override { return nullptr; }
     void wait(const Event&) override {}
     void synchronize() override {}
     void zero(const Tensor&) override {}

@@ -17,8 +17,9 @@ constexpr int64_t kExperts = 4, kHidden = 6, kFfn = 5, kRows = 12;
 // their gradient is checked too.
 class ExpertsModule final : public Module {
  public:
-  ExpertsModule(Stream& stream, DType dtype, const std::vector<int32_t>& offsets)
-      : experts_("layers/0/moe/experts", kExperts, {kHidden, kFfn, 0.02, 0.005, dtype}),
+  ExpertsModule(Stream& stream, DType dtype, const std::vector<int32_t>& offsets,
+                bool fused = false)
+      : experts_("layers/0/moe/experts", kExperts, {kHidden, kFfn, 0.02, 0.005, dtype}, {}, fused),
         offsets_(from_host(stream, "offsets", offsets, {kExperts + 1})) {
     probs_.name = "probs";
     probs_.shape = {kRows};
@@ -158,6 +159,59 @@ TEST_F(ExpertsTest, DiscardedActivationChangesNothingAndSavesItsMemory) {
   const Outcome discarded = run(module, DType::F32, &policy);
   expect_same(discarded, kept);
   EXPECT_EQ(kept.saved_bytes - discarded.saved_bytes, kRows * kFfn * 4);
+}
+
+// Notes the labels of what is saved, and how many rows are in use.
+class NotePolicy final : public TapePolicy {
+ public:
+  explicit NotePolicy(bool discards_activation = false) : discards_(discards_activation) {}
+  bool discards(Label label) const override { return discards_ && label == Label::MoeAct; }
+  void saved(Record& record, Stream& stream) override {
+    notes.push_back(
+        concat(name_of(record.label), " ", read_back<int32_t>(stream, record.num_rows)[0]));
+  }
+  std::vector<std::string> notes;
+
+ private:
+  bool discards_;
+};
+
+TEST_F(ExpertsTest, FusedExpertsAreOneModule) {
+  for (const DType dtype : {DType::F64, DType::F32, DType::BF16}) {
+    ExpertsModule parts(stream(), dtype, {0, 0, 7, 7, 12});
+    ExpertsModule fused(stream(), dtype, {0, 0, 7, 7, 12}, true);
+    NotePolicy part_notes, fused_notes, discarding(true);
+    const Outcome expected = run(parts, dtype, &part_notes);
+    const Outcome outcome = run(fused, dtype, &fused_notes);
+    const Outcome discarded = run(fused, dtype, &discarding);
+    expect_same(outcome, expected);
+    expect_same(discarded, expected);
+    EXPECT_EQ(outcome.saved_bytes - discarded.saved_bytes,
+              kRows * kFfn * static_cast<int64_t>(size_of(dtype)));
+    EXPECT_EQ(part_notes.notes,
+              (std::vector<std::string>{"expert_fc1 12", "moe_act 12", "expert_fc2 12"}));
+    EXPECT_EQ(fused_notes.notes, std::vector<std::string>(3, "fused_group_mlp 12"));
+  }
+}
+
+// The last two of twelve rows are padding, and NaN in what comes in.
+TEST_F(ExpertsTest, PaddingReachesNoGradient) {
+  device().set_poison_memory(true);
+  ExpertsModule module(stream(), DType::F32, {0, 3, 3, 6, 10});
+  const auto run_with = [&](const Tensor& padding) {
+    allocate_parameters(stream(), module, 1);
+    const auto input = [&](uint64_t seed) {
+      const Tensor rows = random_tensor(stream(), {kRows, kHidden}, DType::F32, seed);
+      stream().copy(rows.rows(10, kRows), padding);
+      return rows;
+    };
+    Outcome outcome = run_micro_batch(stream(), module, input(2), input(3), {});
+    for (const char* name : {"y", "dx"}) outcome.tensors.at(name).resize(10 * kHidden);
+    outcome.tensors.at("d(probs)").resize(10);
+    return outcome;
+  };
+  const Outcome zeros_outcome = run_with(zeros(stream(), {2, kHidden}, DType::F32));
+  expect_same(run_with(poisoned(stream(), {2, kHidden}, DType::F32)), zeros_outcome);
 }
 
 }  // namespace

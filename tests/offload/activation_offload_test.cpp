@@ -281,6 +281,27 @@ TEST_F(ActivationOffloadTest, ATensorGoesWithTheModuleThatSavedItLast) {
   }
 }
 
+// A tensor that left with its module is needed early by a module that saved it after that.
+TEST_F(ActivationOffloadTest, ATensorThatALaterModuleNeedsComesBackForIt) {
+  ActivationOffload offload(device(), config());
+  offload.begin_step(one_by_one(1), stream());
+  Tape tape(Tape::Mode::Record, &offload.policy({0, 0}));
+  const Tensor rows = random_tensor(stream(), {64}, DType::F32, 1);
+  const Tensor offsets = random_tensor(stream(), {8}, DType::F32, 2);
+  const Tensor other = random_tensor(stream(), {16}, DType::F32, 3);
+  tape.save(stream(), Label::ExpertFc1, {rows, offsets});
+  tape.save(stream(), Label::CoreAttn, {other});
+  tape.save(stream(), Label::ExpertFc2, {offsets});
+  tape.forward_done(stream());
+  expect_same_bits(stream(), tape.load<1>(stream(), Label::ExpertFc2)[0], offsets);
+  expect_same_bits(stream(), tape.load<1>(stream(), Label::CoreAttn)[0], other);
+  const auto [rows_again, offsets_again] = tape.load<2>(stream(), Label::ExpertFc1);
+  expect_same_bits(stream(), rows_again, rows);
+  expect_same_bits(stream(), offsets_again, offsets);
+  tape.backward_done(stream());
+  EXPECT_EQ(offload.traffic()["expert_fc1"].h2d_bytes, (64 + 8) * 4);
+}
+
 TEST_F(ActivationOffloadTest, RecordsOfOneModuleInARowAreOneGroup) {
   ActivationOffloadConfig one = config();
   one.modules = {{Label::QkNorm, "core_attn"}, {Label::CoreAttn, "core_attn"}};
@@ -329,6 +350,35 @@ TEST_F(ActivationOffloadTest, ANormsInputLeavesWithItsBranchAndComesBackFirst) {
     tape.backward_done(stream());
     offload.end_step(stream());
   }
+}
+
+// Bytes count as on the device until they are on the host, and from the begin of their way back.
+TEST_F(ActivationOffloadTest, TheLedgerCountsEveryTensorOnceWhereverItIs) {
+  ActivationOffloadConfig at_once = config();
+  at_once.max_inflight = 0;
+  MemoryLedger ledger;
+  ActivationOffload offload(device(), at_once, &ledger);
+  offload.begin_step(one_by_one(1), stream());
+  Tape tape(Tape::Mode::Record, &offload.policy({0, 0}), &ledger);
+  for (int layer = 0; layer < 3; ++layer) {
+    tape.save(stream(), Label::CoreAttn, {random_tensor(stream(), {kA}, DType::F32, 1)});
+    EXPECT_EQ(ledger.current(), 4 * kA);
+    tape.save(stream(), Label::Router, {Tensor()});
+    EXPECT_EQ(ledger.current(), 0);
+  }
+  EXPECT_EQ(ledger.peak(), 4 * kA);
+  tape.forward_done(stream());
+  tape.load<1>(stream(), Label::Router);
+  tape.load<1>(stream(), Label::CoreAttn);
+  EXPECT_EQ(ledger.current(), 0);
+  tape.load<1>(stream(), Label::Router);  // the first group was used: the second one starts back
+  EXPECT_EQ(ledger.current(), 4 * kA);
+  tape.load<1>(stream(), Label::CoreAttn);
+  tape.load<1>(stream(), Label::Router);
+  tape.load<1>(stream(), Label::CoreAttn);
+  tape.backward_done(stream());
+  EXPECT_EQ(ledger.current(), 0);
+  EXPECT_EQ(ledger.peak(), 4 * kA);
 }
 
 TEST_F(ActivationOffloadTest, CountsTheTimeThatComputeStandsStill) {

@@ -142,21 +142,32 @@ int64_t layer_bytes(const GptConfig& config, bool is_moe_layer, const ModuleShar
   return bytes;
 }
 
-TEST(CostModel, SavedBytesAreThoseOfThePart) {
-  const GptConfig config = tiny();
-  const int64_t dense = layer_bytes(config, false), moe = layer_bytes(config, true);
-  EXPECT_EQ(saved_bytes(config, 0, 1, false, 1), dense);
-  EXPECT_EQ(saved_bytes(config, 1, 1, false, 1), moe);
-  // The head: the input of the final norm, and the gradient that the loss begins.
-  EXPECT_EQ(saved_bytes(config, 2, 0, true, 1), 2 * 8 * 4);
-  EXPECT_EQ(saved_bytes(config, 0, 2, true, 30), 30 * (dense + moe + 2 * 8 * 4));
-}
-
-TEST(CostModel, SavedBytesOfADenseLayerByHand) {
-  const int64_t bytes = layer_bytes(tiny(), false);
+TEST(CostModel, ActivationCostsAreOfOneToken) {
   // Norm inputs and 1/rms, qkv input, q k v and logsumexp, attention output; the MLP's input,
   // gate, up and activation.
-  EXPECT_EQ(bytes, 4 * ((8 + 1) + 8 + (16 + 2) + 8 + (8 + 1) + (8 + 3 * 16)));
+  EXPECT_EQ(layer_bytes(tiny(), false), 4 * ((8 + 1) + 8 + (16 + 2) + 8 + (8 + 1) + (8 + 3 * 16)));
+  GptConfig dense = tiny();
+  dense.moe.layer_freq = {0, 0};
+  EXPECT_TRUE(activation_costs(dense, true).empty());
+}
+
+TEST(CostModel, ActivationCostsNameTheTensorsOfAModule) {
+  for (const ActivationCost& cost : activation_costs(tiny(), true)) {
+    if (cost.module == "attn_proj") {
+      EXPECT_EQ(cost.name, "input");
+    }
+    if (cost.module == "moe_act") {
+      EXPECT_EQ(cost.name, "gate, up, probability");
+    }
+  }
+}
+
+TEST(CostModel, PoliciesLeaveOutWhatIsNotKept) {
+  const int64_t all = layer_bytes(tiny(), false);
+  int64_t kept = 0;
+  for (const ActivationCost& cost : activation_costs(tiny(), false, {}, {{Label::Layernorm}, {}}))
+    kept += cost.bytes_per_token;
+  EXPECT_EQ(kept, all - 2 * 4 * 8) << "the outputs of both norms";
 }
 
 TEST(CostModel, ExpertRowsScaleWithTopK) {
@@ -169,9 +180,46 @@ TEST(CostModel, ExpertRowsScaleWithTopK) {
     return bytes;
   };
   EXPECT_EQ(bytes_of("expert_fc1"), 4 * 2 * 8);
-  EXPECT_EQ(bytes_of("moe_act"), 2 * (4 * 3 * 12 + 8));
+  EXPECT_EQ(bytes_of("moe_act"), 2 * 4 * (2 * 12 + 1));
+  EXPECT_EQ(bytes_of("expert_fc2"), 2 * 4 * 12);
   config.moe.top_k = 4;
   EXPECT_EQ(bytes_of("expert_fc1"), 4 * 4 * 8);
+}
+
+// The published forward operations per token and layer, in millions.
+TEST(CostModel, ForwardFlopsOfALayer) {
+  EXPECT_NEAR(forward_flops(olmoe_1b_7b(), true).total(), 151e6, 1e6);
+  EXPECT_NEAR(forward_flops(qwen3_30b_a3b(), true).total(), 147e6, 1e6);
+  EXPECT_NEAR(forward_flops(mixtral_8x7b(), true).total(), 822e6, 1e6);
+  // Forward and backward of all layers and the head are the operations of a step.
+  const GptConfig config = tiny();
+  const double layers = forward_flops(config, false).total() + forward_flops(config, true).total();
+  EXPECT_DOUBLE_EQ(3 * (layers + 2 * 32 * 8), flops_per_token(config).total());
+}
+
+TEST(CostModel, BackwardTakesTwiceForwardAndWhatIsRecomputed) {
+  const GptConfig config = tiny();
+  const LayerFlops dense = forward_flops(config, false), moe = forward_flops(config, true);
+  const auto times = [&](const GptRecompute& recompute, const ModuleShares& shares = {}) {
+    return pass_times(config, {true, 0, 2, false}, 10, shares, recompute, 5.0);
+  };
+  const double forward = 2 * (dense.total() + moe.total());
+  EXPECT_DOUBLE_EQ(times({}).forward_s, forward);
+  EXPECT_DOUBLE_EQ(times({}).backward_s, 2 * forward);
+  EXPECT_DOUBLE_EQ(times({}, {.tensor = 2}).forward_s, forward / 2);
+  const auto again = [&](const GptRecompute& recompute) {
+    EXPECT_DOUBLE_EQ(times(recompute).forward_s, forward);
+    return times(recompute).backward_s - 2 * forward;
+  };
+  EXPECT_NEAR(again({{}, GptRecompute::Layers::Uniform, 1, false}), forward, 1e-9);
+  EXPECT_NEAR(again({{}, GptRecompute::Layers::Block, 1, false}), 2 * dense.total(), 1e-9);
+  EXPECT_NEAR(again({.modules = {Label::CoreAttn}}),
+              2 * (dense.core_attention + moe.core_attention), 1e-9);
+  EXPECT_NEAR(again({.modules = {Label::Mlp}}), 2 * dense.feed_forward, 1e-9);
+  EXPECT_NEAR(again({.modules = {Label::Moe, Label::SharedExperts}}), 2 * moe.feed_forward, 1e-9);
+  EXPECT_NEAR(again({.modules = {Label::SharedExperts}}), 2 * moe.shared_experts, 1e-9);
+  const double head = pass_times(config, {false, 2, 0, true}, 10, {}, {}, 5.0).forward_s;
+  EXPECT_DOUBLE_EQ(head, 2 * 2 * 32 * 8);
 }
 
 TEST(CostModel, LogitsAreOneChunk) {
@@ -179,33 +227,6 @@ TEST(CostModel, LogitsAreOneChunk) {
   EXPECT_EQ(logit_bytes(config, 4 * 4096), loss_chunk_tokens(50304, DType::BF16) * 50304 * 2);
   EXPECT_EQ(logit_bytes(tiny(), 10), 10 * 32 * 4);
   EXPECT_EQ(logit_bytes(tiny(), 10, {.tensor = 3}), 10 * 11 * 4) << "with padding";
-}
-
-// What is inside of a tensor-parallel region is cut; what is between them only with the sequence.
-TEST(CostModel, TensorParallelRanksShareWhatIsInside) {
-  const GptConfig config = tiny();
-  const int64_t between = 4 * (2 * (8 + 1) + 2 * 8);  // inputs of norms, of qkv and of the MLP
-  const int64_t dense = layer_bytes(config, false);
-  EXPECT_EQ(layer_bytes(config, false, {.tensor = 2}), between + (dense - between) / 2);
-  EXPECT_EQ(layer_bytes(config, false, {.tensor = 2, .sequence = true}), dense / 2);
-  EXPECT_EQ(saved_bytes(config, 2, 0, true, 1, {.tensor = 2}), 2 * 8 * 4);
-  EXPECT_EQ(saved_bytes(config, 2, 0, true, 1, {.tensor = 2, .sequence = true}), 8 * 4);
-}
-
-TEST(CostModel, RanksThatShareExpertsAllGetTheirRows) {
-  const GptConfig config = tiny();
-  const auto bytes_of = [&](std::string_view name, const ModuleShares& shares) {
-    int64_t bytes = 0;
-    for (const ActivationCost& cost : activation_costs(config, true, shares))
-      if (cost.name == name) bytes += cost.bytes_per_token;
-    return bytes;
-  };
-  const ModuleShares both{.tensor = 2, .expert_tensor = 2};
-  EXPECT_EQ(bytes_of("input rows", {}), 4 * 2 * 8);
-  EXPECT_EQ(bytes_of("input rows", {.tensor = 2}), 4 * 2 * 8 / 2);
-  EXPECT_EQ(bytes_of("input rows", {.expert_tensor = 2}), 4 * 2 * 8 * 2);
-  EXPECT_EQ(bytes_of("input rows", both), 4 * 2 * 8);
-  EXPECT_EQ(bytes_of("activation", both), 4 * 2 * 12 / 2) << "half of the channels of all rows";
 }
 
 TEST(CostModel, WorkspaceIsThatOfTheWidestLayer) {

@@ -7,79 +7,12 @@
 #include <memory>
 #include <set>
 
+#include "tests/app/model/small_gpt.h"
 #include "tests/support/devices.h"
 #include "tests/support/micro_batch.h"
 
 namespace ferry::testing {
 namespace {
-
-constexpr int32_t kVocab = 19;
-
-// Layers: dense, MoE with shared experts, MoE.
-GptConfig small(const std::string& precision) {
-  GptConfig config;
-  ModelConfig& model = config.model;
-  model.layers = 3;
-  model.hidden = 16;
-  model.heads = 4;
-  model.kv_heads = 2;
-  model.head_dim = 4;
-  model.ffn = 12;
-  model.vocab = kVocab;
-  model.seq = 5;
-  model.qk_norm = "head";
-  model.precision = precision;
-  MoeConfig& moe = config.moe;
-  moe.experts = 4;
-  moe.top_k = 2;
-  moe.ffn = 6;
-  moe.layer_freq = {0, 1, 1};
-  moe.shared_ffn = 5;
-  moe.shared_gate = true;
-  return config;
-}
-
-void set_losses(GptConfig& config, double aux_coeff, double z_coeff) {
-  config.moe.router.aux_coeff = {aux_coeff};
-  config.moe.router.z_coeff = z_coeff;
-}
-
-void set_dropout(GptConfig& config, double probability) {
-  config.model.hidden_dropout = probability;
-  config.model.attention_dropout = probability;
-}
-
-// Notes the calls of hooks.
-class NotingHooks final : public BlockHooks {
- public:
-  void before_forward(Pass&, int block_idx) override { calls += concat(" f", block_idx); }
-  void after_backward(Pass&, int block_idx) override { calls += concat(" b", block_idx); }
-
-  std::string calls;
-};
-
-// The model as a Module: x and dy are not used, y are the token losses.
-class GptModule final : public Module {
- public:
-  explicit GptModule(const GptConfig& config, const std::string& force_routing = "none")
-      : gpt(config, force_routing, 1) {}
-  Tensor forward(Pass& pass, const Tensor&) override { return gpt.forward(pass, hooks); }
-  Tensor backward(Pass& pass, const Tensor&) override {
-    gpt.backward(pass, hooks);
-    return {};
-  }
-  void visit(const ParameterVisitor& visitor) override { gpt.visit(visitor); }
-
-  Gpt gpt;
-  NotingHooks hooks;
-};
-
-ModuleRun make_run(Stream& stream, int64_t begin = 0, int64_t end = 4) {
-  ModuleRun run;
-  run.batch = random_batch(stream, 4, 5, kVocab, 1, begin, end);
-  run.key = {9, 3, 0};
-  return run;
-}
 
 class GptTest : public CpuTest {
  protected:
@@ -254,13 +187,6 @@ TEST_F(GptTest, InitialValuesDependOnTheSeedAlone) {
   }
 }
 
-GptConfig with_everything(const std::string& precision) {
-  GptConfig config = small(precision);
-  set_losses(config, 0.02, 0.01);
-  set_dropout(config, 0.1);
-  return config;
-}
-
 TEST_F(GptTest, RunsAreRepeatable) {
   for (const char* precision : {"fp32", "bf16"}) {
     const GptConfig config = with_everything(precision);
@@ -282,10 +208,11 @@ TEST_F(GptTest, DiscardedActivationsChangeNothingAndSaveMemory) {
     DiscardPolicy policy({Label::Layernorm, Label::MoeAct});
     const Outcome discarded = run(config, make_run(stream()), &policy);
     expect_same(discarded, kept);
-    // 2 norms in each of 3 layers, and 40 rows of experts in 2 layers. The final norm's output is
-    // dropped by the loss head anyway.
+    // 2 norms in each of 3 layers, queries, keys and values (8 heads of 4) after theirs, and 40
+    // rows of experts in 2 layers. The final norm's output is dropped by the loss head anyway.
     const int64_t element = precision == std::string("fp32") ? 4 : 2;
-    EXPECT_EQ(kept.saved_bytes - discarded.saved_bytes, (3 * 2 * 20 * 16 + 2 * 40 * 6) * element);
+    EXPECT_EQ(kept.saved_bytes - discarded.saved_bytes,
+              (3 * 20 * (2 * 16 + 8 * 4) + 2 * 40 * 6) * element);
   }
 }
 

@@ -1,0 +1,171 @@
+// The parts of a plan that are about memory.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "app/plan.h"
+
+namespace ferry {
+namespace {
+
+// A row of numbers for more stages does not fit into a line.
+constexpr size_t kShownStages = 8;
+
+double gib(double bytes) { return bytes / (1 << 30); }
+double gib(int64_t bytes) { return gib(static_cast<double>(bytes)); }
+
+// The stages that tables show: all, or of many the one that needs most.
+std::vector<size_t> shown_stages(const Plan& plan) {
+  std::vector<size_t> all(plan.memory.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  if (all.size() <= kShownStages) return all;
+  return {*std::max_element(all.begin(), all.end(), [&](size_t a, size_t b) {
+    return plan.memory[a].total() < plan.memory[b].total();
+  })};
+}
+
+// A column per stage; rows that are 0 everywhere are left out.
+class StageTable {
+ public:
+  explicit StageTable(const Plan& plan) : stages_(shown_stages(plan)) {
+    if (plan.memory.size() == 1) return;
+    text_ = fmt::format("  {:<16}", "pipeline rank");
+    for (const size_t stage : stages_) text_ += fmt::format("{:>14}", stage);
+    text_ += '\n';
+  }
+  template <class BytesOf>
+  void row(const std::string& name, BytesOf&& bytes_of) {
+    const auto is_zero = [&](size_t stage) { return bytes_of(stage) == 0; };
+    if (std::all_of(stages_.begin(), stages_.end(), is_zero)) return;
+    text_ += fmt::format("  {:<16}", name);
+    for (const size_t stage : stages_) text_ += fmt::format("{:>14.3f}", gib(bytes_of(stage)));
+    text_ += '\n';
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::vector<size_t> stages_;
+  std::string text_;
+};
+
+std::string saved_table(const char* title, const LayerPlan& layer, const MachineRates& rates) {
+  if (layer.costs.empty()) return "";
+  const auto row = [&](std::string_view module, int64_t bytes, std::string_view what) {
+    return fmt::format("  {:<16}{:>14}{:>8.2f}{}{}\n", module, with_commas(bytes),
+                       layer.copy_ratio(bytes), what.empty() ? "" : "  ", what);
+  };
+  int64_t total = 0;
+  std::string text = fmt::format("\n{}, bytes per token | copy / forward\n", title);
+  for (const ActivationCost& cost : layer.costs) {
+    total += cost.bytes_per_token;
+    text += row(cost.module, cost.bytes_per_token, cost.name);
+  }
+  text += row("total", total, "");
+  const auto hidden = static_cast<int64_t>(layer.hidden_bytes);
+  return text + row("hides", hidden,
+                    fmt::format("behind forward at {:g} GB/s and {:g} TFLOP/s (predicted); {} in "
+                                "1F1B",
+                                rates.link_bytes_per_s / 1e9, rates.compute_flop_per_s / 1e12,
+                                with_commas(3 * hidden)));
+}
+
+// The stage whose step moves most.
+size_t busiest_stage(const Plan& plan) {
+  size_t busiest = 0;
+  int64_t most = -1;
+  for (size_t pp = 0; pp < plan.activations.size(); ++pp) {
+    const auto& offload = plan.activations[pp].offload;
+    if (!offload || offload->forecast.d2h_bytes() <= most) continue;
+    busiest = pp;
+    most = offload->forecast.d2h_bytes();
+  }
+  return busiest;
+}
+
+}  // namespace
+
+std::string saved_tables(const Plan& plan) {
+  return saved_table("saved by a dense layer", plan.dense_layer, plan.rates) +
+         saved_table("saved by a MoE layer (balanced routing)", plan.moe_layer, plan.rates);
+}
+
+std::string memory_tables(const Plan& plan) {
+  StageTable memory(plan), activations(plan);
+  for (size_t i = 0; i < rows(plan.memory[0]).size(); ++i)
+    memory.row(rows(plan.memory[0])[i].first,
+               [&](size_t pp) { return rows(plan.memory[pp])[i].second; });
+  std::set<Label> labels;  // in the order of a layer
+  for (const ActivationForecast& stage : plan.activations)
+    for (const auto& [module, bytes] : stage.by_module) labels.insert(label_of(module).value());
+  for (const Label label : labels) {
+    const std::string module(name_of(label));
+    activations.row(module, [&](size_t pp) {
+      const auto& own = plan.activations[pp].by_module;
+      const auto found = own.find(module);
+      return found == own.end() ? 0 : found->second;
+    });
+  }
+  return "\nmemory of a rank, GiB\n" + memory.text() +
+         "\nits activations at their peak by module, GiB\n" + activations.text();
+}
+
+std::string offload_line(const Plan& plan) {
+  const size_t pp = busiest_stage(plan);
+  const auto& offload = plan.activations[pp].offload;
+  if (!offload) return "offload     nothing\n";
+  const OffloadForecast& step = offload->forecast;
+  return fmt::format(
+      "offload     {:.2f} GB to the host and back per step of pipeline rank {}, {:.1f} % slower "
+      "(predicted)\n",
+      static_cast<double>(step.d2h_bytes()) / 1e9, pp, 100 * step.cost());
+}
+
+std::string offload_tables(const Plan& plan, const RunConfig& config) {
+  const size_t pp = busiest_stage(plan);
+  const auto& offload = plan.activations[pp].offload;
+  if (!offload) return "";
+  const OffloadForecast& step = offload->forecast;
+  std::string text = fmt::format(
+      "\noffload of a step of pipeline rank {}, predicted at {:g} GB/s each way and {:g} TFLOP/s\n"
+      "  {:<16}{:>14}{:>14}{:>14}\n",
+      pp, plan.rates.link_bytes_per_s / 1e9, plan.rates.compute_flop_per_s / 1e12, "module",
+      "to host GB", "to device GB", "exposed ms");
+  const auto row = [&](const std::string& name, int64_t d2h, int64_t h2d, double exposed_s) {
+    return fmt::format("  {:<16}{:>14.3f}{:>14.3f}{:>14.2f}\n", name,
+                       static_cast<double>(d2h) / 1e9, static_cast<double>(h2d) / 1e9,
+                       1e3 * exposed_s);
+  };
+  for (const auto& [module, moved] : step.traffic)
+    text += row(module, moved.d2h_bytes, moved.h2d_bytes, moved.exposed_s);
+  text += row("total", step.d2h_bytes(), step.h2d_bytes(), step.exposed_d2h_s + step.exposed_h2d_s);
+  const double budget = config.activation_offload.auto_budget;
+  const std::string chosen =
+      budget > 0 ? fmt::format(", the choice of auto_budget = {:g}", budget) : "";
+  return text + fmt::format(
+                    "  step of {:.1f} ms, {:.1f} without ({:.2f} % slower)\n"
+                    "  {} of {} groups of a pass move{}; the peak is {:.3f} GiB lower\n",
+                    1e3 * step.step_s, 1e3 * step.step_without_s, 100 * step.cost(),
+                    offload->num_groups, offload->num_candidates, chosen, gib(step.saved_bytes()));
+}
+
+std::string megatron_table(const Plan& plan, const RunConfig& config) {
+  const MemoryEstimate& own = plan.memory[0];
+  const auto row = [](const char* name, double ours, double theirs) {
+    return fmt::format("  {:<20}{:>10.3f}{:>14.3f}\n", name, gib(ours), gib(theirs));
+  };
+  const auto weights = static_cast<double>(own.weights + own.gradients + own.optimizer);
+  const auto activations = static_cast<double>(own.activations + own.copies + own.stash);
+  return fmt::format(
+             "\nbeside Megatron-LM's estimator, which takes every layer for a dense one of width "
+             "{}; GiB\n  {:<20}{:>10}{:>14}\n",
+             config.model.ffn, "pipeline rank 0", "ferry", "Megatron-LM") +
+         row("weights + optimizer", weights, plan.megatron.weights_and_optimizer) +
+         row("activations", activations, plan.megatron.activations) +
+         row("total", weights + activations, plan.megatron.total());
+}
+
+}  // namespace ferry
