@@ -8,6 +8,7 @@ base=(run.steps=10 run.deterministic=true checkpoint.save_at_exit=false model.la
 all=attn_norm,qkv_linear,core_attn,attn_proj,mlp_norm,expert_fc1,moe_act
 offload=(activation_offload.enabled=true activation_offload.min_tensor_elements=1
   "activation_offload.modules=[$all]")
+paged=(paged_stash.enabled=true paged_stash.page_tokens=8)
 selective=(recompute.granularity=selective "recompute.modules=[layernorm,moe_act]")
 
 # RUN OTHER [moves [frees]]: the same losses, to the last bit; with `moves`, bytes went both ways. The
@@ -54,6 +55,16 @@ pipeline() {
   grep -q '^Total ' "$temp/pipeline/offload_summary.txt"
 }
 
+stash_pipeline() {
+  train_ranks 4 "$temp/ep2pp2" "${base[@]}" parallel.pipeline=2 parallel.virtual_stages=2 \
+    parallel.expert=2 >"$temp/out"
+  train_ranks 4 "$temp/stash4" "${base[@]}" parallel.pipeline=2 parallel.virtual_stages=2 \
+    parallel.expert=2 "${paged[@]}" moe.rank_capacity_factor=4 paged_stash.device_factor=-1.1 \
+    activation_offload.enabled=true activation_offload.min_tensor_elements=1 \
+    "activation_offload.modules=[core_attn,attn_proj]"
+  same_losses "$temp/ep2pp2" "$temp/stash4" moves
+}
+
 summary() {
   train "$temp/summary" "${base[@]}" run.stop_at_step=3 "${offload[@]}" | tee "$temp/out"
   says "Activation Offload Summary (MB)"
@@ -70,6 +81,31 @@ import json, sys
 one, other = ([json.loads(line)["loss"] for line in open(path)] for path in sys.argv[1:3])
 assert one == other, (one, other)
 PYTHON
+}
+
+# NAME AGAIN OVERRIDES...: two ranks that share experts, with limits; AGAIN: whether steps run twice.
+stash() {
+  local name=$1 again=$2
+  shift 2
+  [ -e "$temp/none2" ] || train_ranks 2 "$temp/none2" "${base[@]}" parallel.expert=2 >"$temp/out"
+  train_ranks 2 "$temp/$name" "${base[@]}" parallel.expert=2 "$@" | tee "$temp/out"
+  "$FERRY_PYTHON" - "$temp/none2" "$temp/$name" "$again" <<'PYTHON'
+import json, sys
+one, other = ([json.loads(line) for line in open(path + "/metrics.jsonl")] for path in sys.argv[1:3])
+assert len(one) == len(other) == 10, (len(one), len(other))
+for a, b in zip(one, other):
+    for key in ("loss", "grad_norm", "aux_loss", "z_loss", "expert_tokens"):
+        assert a[key] == b[key], (a["step"], key, a[key], b[key])
+events = [json.loads(line)["event"] for line in open(sys.argv[2] + "/events.jsonl")]
+assert ("step_again" in events) == (sys.argv[3] == "again"), events
+PYTHON
+}
+
+spilled() {
+  stash spilled once "${paged[@]}" moe.rank_capacity_factor=4 paged_stash.device_factor=0.2 \
+    paged_stash.host_factor=1.5
+  grep -q stash_spilled "$temp/spilled/events.jsonl"
+  grep -q '"d2h_bytes":{"paged_stash":[1-9]' "$temp/spilled/metrics.jsonl"
 }
 
 stash_and_offload() {
@@ -114,6 +150,17 @@ try modules_again policy again recompute.granularity=selective \
 try pipeline pipeline
 try summary summary
 try budget budget
+try layer_offload policy layers moves layer_offload.layers=2
+try rank_capacity stash capacity once moe.rank_capacity_factor=4
+try ranks_over_capacity stash over again moe.rank_capacity_factor=0.6
+try paged_stash stash stash once "${paged[@]}" moe.rank_capacity_factor=4 \
+  paged_stash.device_factor=3
+try paged_stash_of_all_gathered stash gathered once "${paged[@]}" moe.rank_capacity_factor=4 \
+  moe.dispatcher=allgather paged_stash.device_factor=3
+try paged_stash_in_a_pipeline stash_pipeline
+try stash_with_too_few_pages stash pages again "${paged[@]}" moe.rank_capacity_factor=4 \
+  paged_stash.device_factor=-0.3
+try stash_that_spills spilled
 try stash_and_offload stash_and_offload
 try offload_and_full offload_and_full
 try measured measured
