@@ -5,27 +5,6 @@
 #include "app/recompute_plan.h"
 
 namespace ferry {
-namespace {
-
-ActivationOffloadConfig offload_config(const RunConfig& config, int pipeline_rank) {
-  const ActivationOffloadTable& table = config.activation_offload;
-  ActivationOffloadConfig offload;
-  offload.modules = offloaded_labels(config);
-  offload.min_tensor_elements = table.min_tensor_elements;
-  offload.max_inflight = table.max_inflight;
-  offload.rules = {table.fraction, table.delta_bytes_across_pipeline, pipeline_rank};
-  return offload;
-}
-
-PagedStashConfig stash_config(const RunConfig& config) {
-  // One rank alone gets exactly the rows of its tokens: none of them are padding.
-  const bool is_padded = config.parallel.expert * config.parallel.expert_tensor > 1;
-  return {config.paged_stash.page_tokens, config.paged_stash.device_factor,
-          config.paged_stash.host_factor,
-          is_padded ? config.moe.rank_capacity_factor.value_or(1.0) : 1.0};
-}
-
-}  // namespace
 
 std::vector<std::string> offloaded_modules(const RunConfig& config) {
   const ActivationOffloadTable& table = config.activation_offload;
@@ -56,6 +35,25 @@ std::map<Label, std::string> offloaded_labels(const RunConfig& config) {
       discarded_labels(config.recompute).contains(Label::Layernorm))
     labels[Label::QkNorm] = labels.at(Label::CoreAttn);
   return labels;
+}
+
+ActivationOffloadConfig offload_config(const RunConfig& config, int pipeline_rank) {
+  const ActivationOffloadTable& table = config.activation_offload;
+  ActivationOffloadConfig offload;
+  offload.modules = offloaded_labels(config);
+  offload.min_tensor_elements = table.min_tensor_elements;
+  offload.max_inflight = table.max_inflight;
+  offload.takes_back = !config.run.deterministic;
+  offload.rules = {table.fraction, table.delta_bytes_across_pipeline, pipeline_rank};
+  return offload;
+}
+
+PagedStashConfig stash_config(const RunConfig& config) {
+  // One rank alone gets exactly the rows of its tokens: none of them are padding.
+  const bool is_padded = config.parallel.expert * config.parallel.expert_tensor > 1;
+  return {config.paged_stash.page_tokens, config.paged_stash.device_factor,
+          config.paged_stash.host_factor,
+          is_padded ? config.moe.rank_capacity_factor.value_or(1.0) : 1.0};
 }
 
 std::vector<std::string> moved_modules(const RunConfig& config) {

@@ -24,8 +24,9 @@ struct Case {
 
 struct Measured {
   double step_s = 0;
-  int64_t activation_peak = 0;  // bytes on the device beyond what is there between steps
-  int64_t saved_peak = 0;       // of it, saved for backward
+  int64_t between_steps = 0;  // bytes on the device before the first step that counts
+  int64_t device_peak = 0;    // in the steps that count
+  int64_t saved_peak = 0;     // of it, saved for backward
   int64_t pinned = 0;
   TrafficByModule traffic;
   std::string choice;  // of an automatic budget
@@ -38,15 +39,15 @@ Measured measure(const Case& bench_case, const Backend& backend, TrainModel& mod
   measure_steps(bench_case.config, backend, model, loader, step, std::max<int64_t>(warmup, 1), 0);
   step += std::max<int64_t>(warmup, 1);
   MemoryLedger& memory = backend.device().memory();
-  const int64_t between_steps = memory.current();
+  Measured measured;
+  measured.between_steps = memory.current();
   memory.reset_peak();
   backend.device().pinned_memory().reset_peak();
   const StepTimes times = measure_steps(bench_case.config, backend, model, loader, step, 0, steps);
   step += steps;
   ActivationMemory& activations = model.activation_memory();
-  Measured measured;
   measured.step_s = median(times.step);
-  measured.activation_peak = memory.peak() - between_steps;
+  measured.device_peak = memory.peak();
   measured.saved_peak = activations.saved_bytes().peak();
   measured.pinned = backend.device().pinned_memory().peak();
   measured.traffic = activations.traffic();
@@ -124,9 +125,11 @@ ExitCode bench_offload(const RunConfig& config, const std::vector<std::string>& 
     row["step_over_without"] = m.step_s / base_s;
     row["link_s"] = link_s;
     row["overlap_efficiency"] = std::max(base_s, link_s) / m.step_s;
-    row["activation_peak_bytes"] = m.activation_peak;
+    const int64_t activation_peak = m.device_peak - measured[0].between_steps;
+    row["activation_peak_bytes"] = activation_peak;
     row["activation_peak_over_without"] =
-        static_cast<double>(m.activation_peak) / static_cast<double>(measured[0].activation_peak);
+        static_cast<double>(activation_peak) /
+        static_cast<double>(measured[0].device_peak - measured[0].between_steps);
     row["saved_peak_bytes"] = m.saved_peak;
     row["saved_peak_over_without"] =
         static_cast<double>(m.saved_peak) / static_cast<double>(measured[0].saved_peak);
@@ -155,7 +158,7 @@ ExitCode bench_offload(const RunConfig& config, const std::vector<std::string>& 
           "act. GiB", "saved GiB", "moved GiB");
     std::cout << fmt::format("{:8.4f} {:7.3f} {:8.3f} {:9.2f} {:9.2f} {:9.2f}  {}\n", m.step_s,
                              m.step_s / base_s, std::max(base_s, link_s) / m.step_s,
-                             static_cast<double>(m.activation_peak) / (1 << 30),
+                             static_cast<double>(activation_peak) / (1 << 30),
                              static_cast<double>(m.saved_peak) / (1 << 30), (d2h + h2d) / (1 << 30),
                              cases[i].text.empty() ? "nothing moves" : cases[i].text);
     if (!m.choice.empty()) std::cout << "         " << m.choice << "\n";

@@ -49,6 +49,7 @@ class ActivationOffload::Pass final : public TapePolicy {
       if (tensor) group.tensors.push_back(tensor);
     group.ready = stream.record();
     record_groups_.push_back(pending_.back());
+    owner_.keep_pace(stream);
   }
 
   void forward_done(Stream& stream) override {
@@ -67,7 +68,7 @@ class ActivationOffload::Pass final : public TapePolicy {
     if (!group) return;
     // What is used now is not what comes back next; its tensors wait for their own copies.
     std::erase(away_, *group);
-    owner_.hold_back_host(stream);
+    owner_.keep_pace(stream);
   }
 
   void backward_done(Stream& stream) override {
@@ -126,7 +127,6 @@ class ActivationOffload::Pass final : public TapePolicy {
     leaving.clear();
     away_.push_back(index);
     limit_copies(group, stream);
-    owner_.hold_back_host(stream);
   }
 
   // A tensor that a later module saved, too, is that module's.
@@ -199,7 +199,7 @@ class ActivationOffload::Pass final : public TapePolicy {
 
 ActivationOffload::ActivationOffload(Device& device, ActivationOffloadConfig config,
                                      MemoryLedger* ledger)
-    : config_(std::move(config)), engine_(device, ledger) {}
+    : config_(std::move(config)), engine_(device, ledger, config_.takes_back) {}
 
 ActivationOffload::~ActivationOffload() = default;
 
@@ -261,13 +261,16 @@ ActivationOffload::Pass* ActivationOffload::next_back() {
 
 // Memory is given back when the host sees that its copy is done. A host that enqueues far ahead of
 // the device would see that too late, and new memory would be taken meanwhile.
-void ActivationOffload::hold_back_host(Stream& compute) {
+void ActivationOffload::keep_pace(Stream& compute) {
+  engine_.release_finished();
+  if (!engine_.has_copies_under_way()) return lead_.clear();
   const size_t layer = std::max<size_t>(2, config_.modules.size());  // groups
   lead_.push_back(compute.record());
   while (lead_.size() > layer) {
     lead_.front().wait_host();
     lead_.pop_front();
   }
+  engine_.release_finished();
 }
 
 }  // namespace ferry

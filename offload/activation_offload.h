@@ -34,6 +34,9 @@ struct ActivationOffloadConfig {
   /// never waits, and memory is reused as copies end.
   std::optional<int64_t> max_inflight;
   OffloadRules rules;
+  /// What backward needs before its copy to the host is done is used as it is. Off: bytes moved are
+  /// the same in every step, whatever the speed of the link.
+  bool takes_back = true;
 };
 
 class ActivationOffload final : public ActivationMover {
@@ -62,7 +65,8 @@ class ActivationOffload final : public ActivationMover {
   PassGroups& groups_of(PassId pass);
   /// The pass that comes back next, or null if it has not begun.
   Pass* next_back();
-  void hold_back_host(Stream& compute);
+  /// Gives memory back whose copy is done, and keeps the host from running far ahead.
+  void keep_pace(Stream& compute);
 
   ActivationOffloadConfig config_;
   CopyEngine engine_;

@@ -5,9 +5,10 @@
 
 namespace ferry {
 
-CopyEngine::CopyEngine(Device& device, MemoryLedger* ledger)
+CopyEngine::CopyEngine(Device& device, MemoryLedger* ledger, bool takes_back)
     : device_(device),
       ledger_(ledger),
+      takes_back_(takes_back),
       to_host_(device.make_stream("offload to host")),
       to_device_(device.make_stream("offload to device")) {
   device_.on_low_memory([this] {
@@ -30,8 +31,20 @@ void CopyEngine::count(size_t module, int64_t bytes) const {
 }
 
 void CopyEngine::release_oldest() {
-  count(under_way_.front().module, -under_way_.front().device.bytes());
+  const UnderWay& oldest = under_way_.front();
+  if (!oldest.taken_back) count(oldest.module, -oldest.device.bytes());
   under_way_.pop_front();
+}
+
+Tensor CopyEngine::take_back(const HostedTensor& hosted) {
+  if (!takes_back_ || under_way_.empty() || hosted.in_host_.ready()) return {};
+  const int64_t index = hosted.sequence_ - under_way_.front().sequence;
+  if (index < 0) return {};
+  // It stays here, too, until its copy is done: a stream that frees memory waits for its copies.
+  UnderWay& own = under_way_[static_cast<size_t>(index)];
+  own.taken_back = true;
+  count(own.module, -own.device.bytes());
+  return own.device;
 }
 
 size_t CopyEngine::module_index(const std::string& module) {
@@ -71,6 +84,12 @@ void CopyEngine::join(Stream& compute, const HostedTensor& hosted) {
 
 void CopyEngine::reload(HostedTensor& hosted, Stream& compute) {
   CHECK(hosted.away(), "a tensor is reloaded twice");
+  hosted.device_ = take_back(hosted);
+  if (hosted.device_.defined()) {
+    count(hosted.module_, hosted.device_.bytes());
+    hosted.host_ = Tensor();
+    return;
+  }
   hosted.device_ =
       Tensor::empty(compute, modules_[hosted.module_], hosted.host_.shape(), hosted.host_.dtype());
   // The memory may still be read or written by what was enqueued on compute before it was freed.

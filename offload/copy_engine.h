@@ -43,7 +43,8 @@ class CopyEngine {
   /// the copies under way, so that theirs can be reused.
   /// `ledger` (may be null, must outlive this) counts under the modules' names what is on the
   /// device but not on the tape: what has not arrived on the host, and what comes back.
-  explicit CopyEngine(Device& device, MemoryLedger* ledger = nullptr);
+  /// `takes_back`: what is needed before it has left is used as it is, and not copied back.
+  explicit CopyEngine(Device& device, MemoryLedger* ledger = nullptr, bool takes_back = false);
   ~CopyEngine();
   CopyEngine(const CopyEngine&) = delete;
   CopyEngine& operator=(const CopyEngine&) = delete;
@@ -57,6 +58,7 @@ class CopyEngine {
   void join(Stream& compute, const HostedTensor& hosted);
   /// Lets go of device memory whose copy is done; never waits.
   void release_finished();
+  bool has_copies_under_way() const { return !under_way_.empty(); }
 
   /// Starts to bring it back into new memory, whose first use is on `compute`. Once only.
   void reload(HostedTensor& hosted, Stream& compute);
@@ -83,6 +85,7 @@ class CopyEngine {
     Event copied;
     int64_t sequence;
     size_t module;
+    bool taken_back = false;  // and counted by whoever has it
   };
   struct Wait {
     size_t module;
@@ -90,10 +93,13 @@ class CopyEngine {
   };
   size_t module_index(const std::string& module);
   void release_oldest();
+  /// The memory of a tensor that has not left; undefined if it has.
+  Tensor take_back(const HostedTensor& hosted);
   void count(size_t module, int64_t bytes) const;  // on the device; negative: no longer
 
   Device& device_;
   MemoryLedger* ledger_;
+  bool takes_back_;
   std::unique_ptr<Stream> to_host_, to_device_;
   std::deque<UnderWay> under_way_;  // in the order in which they left
   int64_t num_left_ = 0;

@@ -46,20 +46,16 @@ BudgetChoice choose_groups(std::span<const PassAction> actions, std::vector<Pass
   BudgetChoice choice;
   choice.num_candidates = std::ssize(places);
   choice.forecast = forecast_of(0);
-  size_t most = 0, too_many = places.size() + 1;
-  if (conditions.d2h_bytes_per_s <= 0 || conditions.h2d_bytes_per_s <= 0) too_many = 1;
-  // Everything first: usually it fits, or the half of it does not.
-  for (size_t count = places.size(); most + 1 < too_many; count = most + (too_many - most) / 2) {
+  const bool has_link = conditions.d2h_bytes_per_s > 0 && conditions.h2d_bytes_per_s > 0;
+  size_t best = 0;
+  for (size_t count = 1; has_link && count <= places.size(); ++count) {
     const OffloadForecast forecast = forecast_of(count);
-    if (fits(forecast)) {
-      most = count;
-      choice.forecast = forecast;
-    } else {
-      too_many = count;
-    }
+    if (!fits(forecast) || forecast.saved_bytes() <= choice.forecast.saved_bytes()) continue;
+    best = count;
+    choice.forecast = forecast;
   }
-  offload_first(passes, places, most);
-  choice.num_groups = static_cast<int64_t>(most);
+  offload_first(passes, places, best);
+  choice.num_groups = static_cast<int64_t>(best);
   choice.passes = std::move(passes);
   return choice;
 }

@@ -21,6 +21,7 @@ class ActivationOffloadTest : public CpuTest {
     config.modules = {{Label::CoreAttn, "core_attn"}, {Label::ExpertFc1, "expert_fc1"}};
     config.min_tensor_elements = 1;
     config.rules.fraction = fraction;
+    config.takes_back = false;
     return config;
   }
   static std::vector<Label> both() { return {Label::CoreAttn, Label::ExpertFc1}; }
@@ -190,6 +191,18 @@ TEST_F(ActivationOffloadTest, DeltaKeepsTheFirstGroupsOfLaterStages) {
   passes.step(first_of_two_stages(3));
   passes.step(first_of_two_stages(3));
   EXPECT_EQ(moved_up(offload), (Moved{3 + 3 + 1, 3 + 3 + 2}));  // m0 keeps L0.a, L2.a and L2.f
+}
+
+TEST_F(ActivationOffloadTest, WhatHasNotLeftIsUsedAsItIs) {
+  ActivationOffloadConfig taking = config();
+  taking.takes_back = true;
+  ActivationOffload offload(device(), taking);
+  FakePasses passes(stream(), offload, 5, both(), {kA, 100 * kF});
+  for (int step = 0; step < 5; ++step) {
+    passes.step(first_of_two_stages(4));
+    TrafficByModule traffic = offload.traffic();
+    EXPECT_LE(traffic["expert_fc1"].h2d_bytes, traffic["expert_fc1"].d2h_bytes);
+  }
 }
 
 TEST_F(ActivationOffloadTest, MeasuresAgainWhenTheScheduleChanges) {

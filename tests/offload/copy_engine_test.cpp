@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
+
+#include "core/stream_cpu.h"
 #include "tests/support/devices.h"
 
 namespace ferry::testing {
@@ -22,6 +25,31 @@ TEST_P(CopyEngineTest, BringsBackTheSameBits) {
     EXPECT_EQ(back.shape(), x.shape());
     expect_same_bits(stream(), back, x);
   }
+}
+
+// The copy away cannot be done: it waits for an event that comes later.
+TEST_P(CopyEngineTest, TakesBackWhatHasNotLeft) {
+  MemoryLedger ledger;
+  CopyEngine engine(device(), &ledger, /*takes_back=*/true);
+  const auto slow = make_cpu_device();
+  const auto other = slow->make_stream("other");
+  std::promise<void> may_leave;
+  enqueue_cpu(*other, [&] { may_leave.get_future().wait(); });
+  const Tensor x = random_tensor(stream(), {100}, dtype(), 1);
+  stream().synchronize();
+  const auto hosted = engine.to_host(x, other->record(), "core_attn");
+  EXPECT_EQ(ledger.current(), x.bytes());
+  engine.reload(*hosted, stream());
+  EXPECT_EQ(ledger.current(), x.bytes());
+  EXPECT_TRUE(engine.bring_back(*hosted, stream()).same_memory(x));
+  EXPECT_EQ(ledger.current(), 0);
+  may_leave.set_value();
+  EXPECT_EQ(engine.traffic().at("core_attn").h2d_bytes, 0);
+  // One that has left is copied.
+  const auto left = engine.to_host(x, stream().record(), "core_attn");
+  static_cast<void>(engine.traffic());  // waits for the copy
+  EXPECT_FALSE(engine.bring_back(*left, stream()).same_memory(x));
+  EXPECT_EQ(engine.traffic().at("core_attn").h2d_bytes, x.bytes());
 }
 
 TEST_P(CopyEngineTest, CountsBytesByModuleUntilToldToBeginAgain) {
