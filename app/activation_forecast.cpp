@@ -1,7 +1,6 @@
 #include "app/activation_forecast.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <set>
 
@@ -9,21 +8,10 @@
 #include "app/model/cost_model.h"
 #include "app/model_layout.h"
 #include "app/recompute_plan.h"
-#include "app/saved_groups.h"
+#include "app/saved_step.h"
 
 namespace ferry {
 namespace {
-
-MovedTensors moved_tensors(const RunConfig& config) {
-  MovedTensors moved;
-  if (config.activation_offload.enabled) {
-    moved.modules = offloaded_labels(config);
-    moved.min_tensor_elements = config.activation_offload.min_tensor_elements;
-  }
-  if (config.layer_offload.activations) moved.first_layers = config.layer_offload.layers;
-  moved.stash = config.paged_stash.enabled;
-  return moved;
-}
 
 // Of a pass through each chunk, the groups that move in any pass, and those that have bytes.
 void count_groups(BudgetChoice& choice) {
@@ -39,26 +27,42 @@ void count_groups(BudgetChoice& choice) {
   choice.num_candidates = std::ssize(candidates);
 }
 
-BudgetChoice choose(const RunConfig& config, int pp, const std::vector<PassAction>& actions,
-                    std::vector<PassGroups> passes, const OffloadConditions& conditions) {
-  const ActivationOffloadTable& table = config.activation_offload;
+// Of layers, their groups say themselves what moves.
+BudgetChoice choose(const ActivationOffloadTable& table, const OffloadRules& rules,
+                    const std::vector<PassAction>& actions, std::vector<PassGroups> passes,
+                    const OffloadConditions& conditions) {
   if (table.enabled && table.auto_budget > 0)
     return choose_groups(actions, std::move(passes), conditions, table.auto_budget);
   BudgetChoice choice;
   choice.passes = std::move(passes);
-  if (table.enabled)
-    plan_offload(choice.passes, {table.fraction, table.delta_bytes_across_pipeline, pp});
+  if (table.enabled) plan_offload(choice.passes, rules);
   choice.forecast = simulate_offload(actions, choice.passes, conditions);
   count_groups(choice);
   return choice;
 }
 
-// What copies hold beside the tensors that stay: the peak less that of copies that take no time.
+// What copies to the host hold: the peak less that of copies that take no time.
 int64_t copy_bytes(const BudgetChoice& choice, const std::vector<PassAction>& actions,
                    OffloadConditions conditions) {
   conditions.d2h_bytes_per_s = conditions.h2d_bytes_per_s = std::numeric_limits<double>::infinity();
   const OffloadForecast at_once = simulate_offload(actions, choice.passes, conditions);
   return std::max<int64_t>(0, choice.forecast.peak_bytes - at_once.peak_bytes);
+}
+
+// Two buffers, each of the largest layer that moves.
+int64_t buffer_bytes(const std::vector<OffloadGroup>& layers) {
+  int64_t largest = 0;
+  for (const OffloadGroup& layer : layers)
+    if (layer.offload) largest = std::max(largest, layer.bytes);
+  return 2 * largest;
+}
+
+int64_t pool_bytes(const std::map<PoolKey, StashPeak>& peaks, double factor, int64_t page_rows) {
+  int64_t bytes = 0;
+  for (const auto& [pool, peak] : peaks)
+    bytes += num_stash_pages(peak, factor, page_rows) * page_rows * pool.width *
+             static_cast<int64_t>(size_of(pool.dtype));
+  return bytes;
 }
 
 }  // namespace
@@ -83,67 +87,59 @@ ActivationForecast forecast_activations(const RunConfig& config, int64_t ranks, 
   const ModuleShares shares = module_shares(config.parallel);
   const SavedPolicies policies = saved_policies(config.recompute);
   const int64_t tokens = config.batch.micro * gpt.model.seq;
-  const std::vector<PassAction> actions =
-      pass_actions(make_schedule(training_schedule(config, ranks), pp));
-  const MovedTensors moved = moved_tensors(config);
 
-  std::vector<PassRecords> chunks;
+  SavedStep step;
+  step.actions = pass_actions(make_schedule(training_schedule(config, ranks), pp));
+  const ActivationOffloadConfig offload = offload_config(config, pp);
+  if (config.activation_offload.enabled)
+    step.offloaded = {offload.modules, offload.min_tensor_elements};
+  if (config.layer_offload.activations)
+    step.layers = {config.layer_offload.layers, config.model.layers};
+  const PagedStashConfig stash = stash_config(config);
+  step.stash = config.paged_stash.enabled;
+  step.stash_capacity_factor = stash.capacity_factor;
+
   OffloadConditions conditions;
   conditions.d2h_bytes_per_s = conditions.h2d_bytes_per_s = rates.link_bytes_per_s;
-  conditions.max_inflight = config.activation_offload.max_inflight;
+  conditions.max_inflight = offload.max_inflight;
+  const bool has_layers = step.layers.num_layers > 0;
+  std::vector<std::vector<OffloadGroup>> groups;  // by chunk
   for (const ModelPart& part : model_parts(config, pp)) {
-    chunks.push_back(pass_records(gpt, part, tokens, shares, policies));
+    const PassRecords& chunk =
+        step.chunks.emplace_back(pass_records(gpt, part, tokens, shares, policies));
+    groups.push_back(has_layers ? layer_groups(chunk, step.layers.num_layers)
+                                : offload_groups(chunk, step.offloaded));
     const PassTimes times =
         pass_times(gpt, part, tokens, shares, policies.recompute, rates.compute_flop_per_s);
     conditions.chunks.push_back({times.forward_s, times.backward_s});
   }
 
   ActivationForecast forecast;
-  std::map<PassId, PassGroups> moving;
-  if (!moved.modules.empty() || moved.first_layers > 0) {
-    std::vector<std::vector<OffloadGroup>> groups;
-    for (const PassRecords& chunk : chunks)
-      groups.push_back(moved.modules.empty() ? layer_groups(chunk, moved.first_layers)
-                                             : offload_groups(chunk, moved));
+  if (has_layers || config.activation_offload.enabled) {
     std::vector<PassGroups> passes;
-    for (const PassId& pass : backward_order(actions))
+    for (const PassId& pass : backward_order(step.actions))
       passes.push_back({pass, groups.at(static_cast<size_t>(pass.chunk))});
-    forecast.offload = choose(config, pp, actions, std::move(passes), conditions);
-    forecast.copies = copy_bytes(*forecast.offload, actions, conditions);
-    for (PassGroups& pass : moving_groups(actions, forecast.offload->passes))
-      moving[pass.pass] = std::move(pass);
+    forecast.offload = choose(config.activation_offload, offload.rules, step.actions,
+                              std::move(passes), conditions);
+    step.moving = moving_groups(step.actions, forecast.offload->passes);
   }
 
-  SavedLedger ledger;
-  std::map<PassId, SavedTape> tapes;
-  std::map<PassId, int64_t> stashed;
-  int64_t in_stash = 0, most_in_stash = 0;
-  for (size_t i = 0; i < actions.size(); ++i) {
-    const PassId id = actions[i].pass;
-    const PassRecords& costs = chunks.at(static_cast<size_t>(id.chunk));
-    if (!actions[i].forward) {
-      SavedTape& tape = tapes.at(id);
-      while (!tape.empty()) tape.load();
-      tapes.erase(id);
-      in_stash -= stashed[id];
-      continue;
-    }
-    SavedTape& tape = tapes.try_emplace(id, costs.tensors, ledger).first->second;
-    SavedForward forward(costs, moved, tape,
-                         [&](size_t group) { return moving.at(id).groups.at(group).offload; });
-    forward.run(i + 1 < actions.size() && actions[i + 1] == PassAction{false, id});
-    stashed[id] = forward.stashed();
-    in_stash += stashed[id];
-    most_in_stash = std::max(most_in_stash, in_stash);
+  const SavedStepMemory memory = run_step(step);
+  forecast.by_module = memory.ledger.at_peak();
+  forecast.peak_of_module = memory.ledger.peaks();
+  forecast.copies = memory.ledger.peak_beside();
+  forecast.host = memory.ledger.host_peak();
+  forecast.bytes_without = run_step({step.actions, step.chunks}).ledger.peak();
+  if (config.activation_offload.enabled)
+    forecast.copies += copy_bytes(*forecast.offload, step.actions, conditions);
+  if (has_layers && config.layer_offload.double_buffering)
+    forecast.copies += buffer_bytes(groups.at(0));
+  if (step.stash) {
+    const auto peaks =
+        stash_peaks(step.actions, memory.stashed, stash.page_tokens, stash.capacity_factor);
+    forecast.stash = pool_bytes(peaks, stash.device_factor, stash.page_tokens);
+    forecast.host += pool_bytes(peaks, stash.host_factor, stash.page_tokens);
   }
-  forecast.by_module = ledger.at_peak();
-  forecast.peak_of_module = ledger.peaks();
-
-  // The stash takes the rows that are in use, and its pool is a multiple of their peak.
-  const double factor = config.moe.rank_capacity_factor.value_or(1.0);
-  const double padding = shares.expert * shares.expert_tensor > 1 ? factor : 1.0;
-  forecast.stash = static_cast<int64_t>(static_cast<double>(most_in_stash) / padding *
-                                        std::abs(config.paged_stash.device_factor));
   return forecast;
 }
 

@@ -24,10 +24,15 @@ struct ActivationForecast {
   std::map<std::string, int64_t> by_module;
   /// The most of each module alone, maybe at different times.
   std::map<std::string, int64_t> peak_of_module;
-  /// Device memory beside them: of copies that are not done, and of tensors that come back early.
+  /// Device memory beside them: of copies to the host that are not done, of tensors that go to or
+  /// come from the stash, and the buffers of layer offload.
   int64_t copies = 0;
-  /// The pool of the paged stash.
+  /// by_module in total if nothing moved.
+  int64_t bytes_without = 0;
+  /// The pools of the paged stash.
   int64_t stash = 0;
+  /// Page-locked memory of the host: of tensors that are away, and pages of the stash.
+  int64_t host = 0;
   /// Of fine-grained or layer offload, if there is any: what is planned, and what it does. Weights
   /// of layers are not in it.
   std::optional<BudgetChoice> offload;

@@ -18,7 +18,7 @@ std::vector<std::string> offloaded_modules(const RunConfig& config) {
   if (config.moe.fused_experts) {
     modules.push_back("fused_group_mlp");
   } else {
-    modules.push_back("expert_fc1");
+    if (!discarded_labels(recompute).contains(Label::MoePermute)) modules.push_back("expert_fc1");
     modules.push_back("moe_act");
   }
   return modules;

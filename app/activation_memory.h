@@ -27,6 +27,10 @@ std::vector<std::string> offloaded_modules(const RunConfig& config);
 /// v as attention reads them; if those are rebuilt from what came before their norm, it is that.
 std::map<Label, std::string> offloaded_labels(const RunConfig& config);
 
+/// [activation_offload] and [paged_stash] as movers of a rank take them.
+ActivationOffloadConfig offload_config(const RunConfig& config, int pipeline_rank);
+PagedStashConfig stash_config(const RunConfig& config);
+
 /// The modules that metrics count the bytes of.
 std::vector<std::string> moved_modules(const RunConfig& config);
 

@@ -55,6 +55,14 @@ std::string bench_json(const std::vector<BenchRow>& rows, const std::string& con
 ExitCode bench_pipeline(Runtime& runtime, int64_t forward_us, int64_t steps, bool json,
                         const std::string& command);
 
+/// Collectives and messages between neighbours, on the groups that training would use, of 4 KiB up
+/// to `max_mib` MiB (1 GiB at most): each checked once and then timed, beside the rate of the peer
+/// copy between two GPUs, of a copy in host memory on CPUs, or else of the largest message between
+/// neighbours. Only the configuration's choice of a backend counts. Error(ExitCode::Usage) on one
+/// rank; Error(ExitCode::Internal) if a result is wrong.
+ExitCode bench_comm(const RunConfig& config, Runtime& runtime, int64_t max_mib, bool json,
+                    const std::string& command);
+
 /// Trains `steps` steps after `warmup` on the configuration's data and prints tokens/s, TFLOP/s,
 /// MFU and peak memory; no checkpoint, no run directory.
 ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, int64_t steps,

@@ -97,6 +97,28 @@ void add_offload_bench(CLI::App& bench, int& exit_code) {
   });
 }
 
+void add_comm_bench(CLI::App& bench, int& exit_code) {
+  struct CommOptions : Options {
+    int64_t max_mib = 256;
+  };
+  const auto options = std::make_shared<CommOptions>();
+  CLI::App* command =
+      add_bench(bench, "comm", "Collectives and messages between ranks, from 4 KiB on", options);
+  command->get_option("CONFIG")->description(
+      "Configuration; only run.backend, model.precision and parallel.share_gpu count");
+  command->add_option("--max-mib", options->max_mib, "The largest message; at most 1 GiB is sent")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->footer("Example: mpirun -n 2 ferry bench comm configs/quickstart.toml --max-mib 16");
+  command->callback([options, &exit_code] {
+    exit_code = run_job([&](Runtime& runtime) {
+      const RunConfig config = load_config(options->config, options->overrides);
+      return bench_comm(config, runtime, options->max_mib, options->json,
+                        concat(options->command("comm"), " --max-mib ", options->max_mib));
+    });
+  });
+}
+
 }  // namespace
 
 void add_bench_command(CLI::App& root, int& exit_code) {
@@ -124,6 +146,7 @@ void add_bench_command(CLI::App& root, int& exit_code) {
   });
 
   add_offload_bench(*bench, exit_code);
+  add_comm_bench(*bench, exit_code);
 
   struct PipelineOptions {
     int64_t forward_us = 4000;

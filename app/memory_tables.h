@@ -79,8 +79,8 @@ struct RecomputeTable {
           &RecomputeTable::num_layers);
     visit(Field{.key = "modules",
                 .doc = "selective: what to compute again",
-                .allowed = {"core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe",
-                            "shared_experts"}},
+                .allowed = {"core_attn", "moe_act", "moe_permute", "layernorm", "mla_up_proj",
+                            "mlp", "moe", "shared_experts"}},
           &RecomputeTable::modules);
     visit(Field{.key = "distribute_saved_activations",
                 .doc = "share saved inputs over tensor-parallel ranks"},

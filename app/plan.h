@@ -64,6 +64,6 @@ std::string memory_tables(const Plan& plan);
 std::string offload_tables(const Plan& plan, const RunConfig& config);
 std::string megatron_table(const Plan& plan, const RunConfig& config);
 /// One line: what a step moves.
-std::string offload_line(const Plan& plan);
+std::string offload_line(const Plan& plan, const RunConfig& config);
 
 }  // namespace ferry

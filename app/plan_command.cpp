@@ -12,11 +12,11 @@
 #include "app/plan.h"
 
 namespace ferry {
-
 namespace {
 
 // Beyond it a schedule repeats itself.
 constexpr int kShownActions = 24;
+
 // The two grids over all ranks, each axis with its neighbours in it nearest first.
 std::string grid_lines(const Plan& plan, const RunConfig& config, int64_t ranks) {
   const std::map<std::string, int64_t> sizes(plan.grid.begin(), plan.grid.end());
@@ -92,7 +92,7 @@ std::string plan_text(const RunConfig& config, int64_t ranks, const MachineRates
       step_flops / 1e12);
   text += fmt::format("schedule    {} micro-batch{} of {}\n", plan.num_microbatches,
                       plan.num_microbatches == 1 ? "" : "es", config.batch.micro);
-  text += offload_line(plan) + "\nparameters\n";
+  text += offload_line(plan, config) + "\nparameters\n";
   for (const auto& [name, count] : rows(plan.parameters)) {
     if (count > 0) text += fmt::format("  {:<16}{:>18}\n", name, with_commas(count));
   }

@@ -46,6 +46,7 @@ ordered_json offload_of(const ActivationForecast& stage) {
           {"step_without_s", step.step_without_s},
           {"cost", step.cost()},
           {"saved_bytes", step.saved_bytes()},
+          {"activation_bytes_without", stage.bytes_without},
           {"groups_of_a_pass", stage.offload->num_groups},
           {"candidates_of_a_pass", stage.offload->num_candidates}};
 }
@@ -87,6 +88,9 @@ std::string plan_json(const RunConfig& config, int64_t ranks, const MachineRates
   json["memory_bytes_per_rank"] = ordered_json::array();
   for (const MemoryEstimate& memory : plan.memory)
     json["memory_bytes_per_rank"].push_back(object(rows(memory)));
+  json["pinned_host_bytes_per_rank"] = ordered_json::array();
+  for (const MemoryEstimate& memory : plan.memory)
+    json["pinned_host_bytes_per_rank"].push_back(memory.host);
   json["activation_bytes_per_rank"] = ordered_json::array();
   json["predicted_offload_per_rank"] = ordered_json::array();
   for (const ActivationForecast& stage : plan.activations) {

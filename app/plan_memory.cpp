@@ -52,6 +52,11 @@ class StageTable {
   std::string text_;
 };
 
+std::string rates_text(const MachineRates& rates) {
+  return fmt::format("{:g} GB/s and {:g} TFLOP/s", rates.link_bytes_per_s / 1e9,
+                     rates.compute_flop_per_s / 1e12);
+}
+
 std::string saved_table(const char* title, const LayerPlan& layer, const MachineRates& rates) {
   if (layer.costs.empty()) return "";
   const auto row = [&](std::string_view module, int64_t bytes, std::string_view what) {
@@ -66,10 +71,8 @@ std::string saved_table(const char* title, const LayerPlan& layer, const Machine
   }
   text += row("total", total, "");
   const auto hidden = static_cast<int64_t>(layer.hidden_bytes);
-  return text + row("hides", hidden,
-                    fmt::format("behind forward at {:g} GB/s and {:g} TFLOP/s (predicted); {} in "
-                                "1F1B",
-                                rates.link_bytes_per_s / 1e9, rates.compute_flop_per_s / 1e12,
+  return text + row("can hide", hidden,
+                    fmt::format("behind forward at {} (predicted); {} in 1F1B", rates_text(rates),
                                 with_commas(3 * hidden)));
 }
 
@@ -86,6 +89,15 @@ size_t busiest_stage(const Plan& plan) {
   return busiest;
 }
 
+// " of pipeline rank 3", unless there is but one.
+std::string of_stage(const Plan& plan, size_t pp) {
+  return plan.activations.size() == 1 ? "" : fmt::format(" of pipeline rank {}", pp);
+}
+
+bool moves_weights(const RunConfig& config) {
+  return config.layer_offload.layers > 0 && config.layer_offload.weights;
+}
+
 }  // namespace
 
 std::string saved_tables(const Plan& plan) {
@@ -98,6 +110,7 @@ std::string memory_tables(const Plan& plan) {
   for (size_t i = 0; i < rows(plan.memory[0]).size(); ++i)
     memory.row(rows(plan.memory[0])[i].first,
                [&](size_t pp) { return rows(plan.memory[pp])[i].second; });
+  memory.row("pinned, on host", [&](size_t pp) { return plan.memory[pp].host; });
   std::set<Label> labels;  // in the order of a layer
   for (const ActivationForecast& stage : plan.activations)
     for (const auto& [module, bytes] : stage.by_module) labels.insert(label_of(module).value());
@@ -113,43 +126,52 @@ std::string memory_tables(const Plan& plan) {
          "\nits activations at their peak by module, GiB\n" + activations.text();
 }
 
-std::string offload_line(const Plan& plan) {
+std::string offload_line(const Plan& plan, const RunConfig& config) {
   const size_t pp = busiest_stage(plan);
   const auto& offload = plan.activations[pp].offload;
-  if (!offload) return "offload     nothing\n";
-  const OffloadForecast& step = offload->forecast;
-  return fmt::format(
-      "offload     {:.2f} GB to the host and back per step of pipeline rank {}, {:.1f} % slower "
-      "(predicted)\n",
-      static_cast<double>(step.d2h_bytes()) / 1e9, pp, 100 * step.cost());
+  std::string text;
+  if (offload)
+    text = fmt::format("{:.2f} GB to the host and back per step{}, {:.1f} % slower (predicted)",
+                       static_cast<double>(offload->forecast.d2h_bytes()) / 1e9, of_stage(plan, pp),
+                       100 * offload->forecast.cost());
+  if (moves_weights(config))
+    text += fmt::format("{}the weights of the first {} layers", text.empty() ? "" : ", and ",
+                        config.layer_offload.layers);
+  return fmt::format("offload     {}\n", text.empty() ? "nothing" : text);
 }
 
 std::string offload_tables(const Plan& plan, const RunConfig& config) {
   const size_t pp = busiest_stage(plan);
-  const auto& offload = plan.activations[pp].offload;
-  if (!offload) return "";
-  const OffloadForecast& step = offload->forecast;
+  const ActivationForecast& stage = plan.activations[pp];
+  if (!stage.offload) return "";
+  const OffloadForecast& step = stage.offload->forecast;
   std::string text = fmt::format(
-      "\noffload of a step of pipeline rank {}, predicted at {:g} GB/s each way and {:g} TFLOP/s\n"
+      "\noffload in a step{}, predicted at {} (--link-gb-s, --tflops)\n"
       "  {:<16}{:>14}{:>14}{:>14}\n",
-      pp, plan.rates.link_bytes_per_s / 1e9, plan.rates.compute_flop_per_s / 1e12, "module",
-      "to host GB", "to device GB", "exposed ms");
-  const auto row = [&](const std::string& name, int64_t d2h, int64_t h2d, double exposed_s) {
+      of_stage(plan, pp), rates_text(plan.rates), "module", "to host GB", "to device GB",
+      "waits ms");
+  const auto row = [&](const std::string& name, int64_t d2h, int64_t h2d, double waits_s) {
     return fmt::format("  {:<16}{:>14.3f}{:>14.3f}{:>14.2f}\n", name,
                        static_cast<double>(d2h) / 1e9, static_cast<double>(h2d) / 1e9,
-                       1e3 * exposed_s);
+                       1e3 * waits_s);
   };
-  for (const auto& [module, moved] : step.traffic)
-    text += row(module, moved.d2h_bytes, moved.h2d_bytes, moved.exposed_s);
+  std::map<Label, ModuleTraffic> modules;  // in the order of a layer
+  for (const auto& [module, moved] : step.traffic) modules[label_of(module).value()] = moved;
+  for (const auto& [label, moved] : modules)
+    text += row(std::string(name_of(label)), moved.d2h_bytes, moved.h2d_bytes, moved.exposed_s);
   text += row("total", step.d2h_bytes(), step.h2d_bytes(), step.exposed_d2h_s + step.exposed_h2d_s);
+  text += fmt::format("  {:<16}{:.1f} ms, {:.1f} without offload ({:+.2f} %)\n", "step",
+                      1e3 * step.step_s, 1e3 * step.step_without_s, 100 * step.cost());
+  text += fmt::format("  {:<16}{:.3f} GiB at their peak with copies, {:.3f} without offload\n",
+                      "activations", gib(stage.bytes() + stage.copies + stage.stash),
+                      gib(stage.bytes_without));
   const double budget = config.activation_offload.auto_budget;
-  const std::string chosen =
-      budget > 0 ? fmt::format(", the choice of auto_budget = {:g}", budget) : "";
-  return text + fmt::format(
-                    "  step of {:.1f} ms, {:.1f} without ({:.2f} % slower)\n"
-                    "  {} of {} groups of a pass move{}; the peak is {:.3f} GiB lower\n",
-                    1e3 * step.step_s, 1e3 * step.step_without_s, 100 * step.cost(),
-                    offload->num_groups, offload->num_candidates, chosen, gib(step.saved_bytes()));
+  text += fmt::format("  {:<16}{} of {} in a pass move", "groups", stage.offload->num_groups,
+                      stage.offload->num_candidates);
+  if (config.activation_offload.enabled && budget > 0)
+    text += fmt::format(": the choice of auto_budget = {:g}", budget);
+  if (moves_weights(config)) text += "\n  copies of weights are not counted here";
+  return text + "\n";
 }
 
 std::string megatron_table(const Plan& plan, const RunConfig& config) {

@@ -1,9 +1,9 @@
 #include "app/rank_memory.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <string>
+#include <vector>
 
 #include "app/model_layout.h"
 
@@ -34,14 +34,12 @@ int64_t layer_of(const Parameter& parameter) {
   return std::stoll(parameter.name.substr(prefix.size()));
 }
 
-// Of layers whose weights wait on the host, two are on the device: the one that is used and the
-// next one.
-int64_t bytes_of_two_largest(std::map<int64_t, int64_t> layers) {
-  std::vector<int64_t> bytes;
-  for (const auto& [layer, own] : layers) bytes.push_back(own);
-  std::sort(bytes.rbegin(), bytes.rend());
-  bytes.resize(std::min<size_t>(bytes.size(), 2));
-  return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+// Of layers whose weights wait on the host, a pass has two on the device: the one that it is in and
+// the next one.
+int64_t bytes_of_neighbours(const std::vector<int64_t>& layers) {
+  int64_t most = layers.empty() ? 0 : layers[0];
+  for (size_t i = 1; i < layers.size(); ++i) most = std::max(most, layers[i - 1] + layers[i]);
+  return most;
 }
 
 }  // namespace
@@ -56,7 +54,8 @@ MemoryEstimate stage_memory(const RunConfig& config, int64_t ranks, int pp,
   const int64_t tokens = config.batch.micro * gpt.model.seq;
 
   MemoryEstimate memory;
-  std::map<int64_t, int64_t> away;  // weights by layer
+  std::vector<int64_t> moving;  // weights, by layer
+  if (config.layer_offload.weights) moving.resize(static_cast<size_t>(config.layer_offload.layers));
   const ModelAxes axes = model_axes(parallel, at);
   for (const ModelPart& part : model_parts(config, pp)) {
     Gpt(gpt, "none", 0, axes, part).visit([&](Parameter& parameter) {
@@ -64,8 +63,9 @@ MemoryEstimate stage_memory(const RunConfig& config, int64_t ranks, int pp,
       const auto f = static_cast<int64_t>(size_of(accumulate_dtype(parameter.dtype)));
       const int64_t numel = parameter.shape.numel();
       const int64_t layer = layer_of(parameter);
-      if (config.layer_offload.weights && layer >= 0 && layer < config.layer_offload.layers)
-        away[layer] += e * numel;
+      // A weight that is the optimizer's master stays.
+      if (layer >= 0 && layer < std::ssize(moving) && e < f)
+        moving[static_cast<size_t>(layer)] += e * numel;
       else
         memory.weights += e * numel;
       memory.gradients += f * numel;
@@ -76,11 +76,16 @@ MemoryEstimate stage_memory(const RunConfig& config, int64_t ranks, int pp,
     });
     if (part.head) memory.logits = logit_bytes(gpt, tokens, shares);
   }
-  memory.weights += bytes_of_two_largest(away);
   memory.activations = activations.bytes();
   memory.copies = activations.copies;
   memory.stash = activations.stash;
   memory.workspace = workspace_bytes(gpt, tokens, shares);
+  // The update has all of them on the device, but no activations: what is more than a pass needs.
+  const int64_t all = std::accumulate(moving.begin(), moving.end(), int64_t{0});
+  memory.weights +=
+      std::max(bytes_of_neighbours(moving),
+               all - (memory.activations + memory.copies + memory.logits + memory.workspace));
+  memory.host = activations.host + all;
   return memory;
 }
 

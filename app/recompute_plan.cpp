@@ -4,7 +4,8 @@ namespace ferry {
 namespace {
 
 bool is_discarded(Label label) {
-  return label == Label::Layernorm || label == Label::MoeAct || label == Label::MlaUpProj;
+  return label == Label::Layernorm || label == Label::MoeAct || label == Label::MoePermute ||
+         label == Label::MlaUpProj;
 }
 
 // The labels of recompute.modules that are discarded, or those that are checkpointed.

@@ -13,7 +13,7 @@ namespace ferry {
 GptRecompute gpt_recompute(const RecomputeTable& table);
 
 /// Whose outputs are dropped and rebuilt by the tape ("selective"): layernorm, moe_act,
-/// mla_up_proj, as far as they are in recompute.modules.
+/// moe_permute, mla_up_proj, as far as they are in recompute.modules.
 std::set<Label> discarded_labels(const RecomputeTable& table);
 
 }  // namespace ferry

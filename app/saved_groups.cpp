@@ -1,7 +1,10 @@
 #include "app/saved_groups.h"
 
 #include <algorithm>
-#include <set>
+#include <array>
+#include <utility>
+
+#include "core/check.h"
 
 namespace ferry {
 namespace {
@@ -10,109 +13,107 @@ namespace {
 bool begins_branch(Label label) { return label == Label::AttnNorm || label == Label::MlpNorm; }
 bool ends_branch(Label label) { return begins_branch(label) || label == Label::FinalNorm; }
 
-bool is_of_experts(Label label) {
-  return label == Label::ExpertFc1 || label == Label::MoeAct || label == Label::ExpertFc2 ||
-         label == Label::FusedGroupMlp;
-}
-
 }  // namespace
 
-void SavedForward::run(bool backward_is_next) {
-  const std::vector<RecordCost>& records = costs_.records;
-  int64_t last_layer_with_experts = -1;
-  for (const RecordCost& record : records)
-    if (is_of_experts(record.label)) last_layer_with_experts = record.layer;
-  for (size_t i = 0; i < records.size(); ++i) {
-    tape_.save(records[i]);
-    saved(records[i]);
-    const int64_t layer = records[i].layer;
-    if (layer < 0 || (i + 1 < records.size() && records[i + 1].layer == layer)) continue;
-    if (layer < moved_.first_layers) move_layer(layer);
-    const bool stays = backward_is_next && layer == last_layer_with_experts;
-    if (moved_.stash && !stays) stash_layer(layer);
-  }
-  for (const Pending& pending : std::exchange(pending_, {})) commit(pending);
+SavedGroups::SavedGroups(const OffloadedTensors& offloaded, SavedTape& tape, SavedLedger& ledger,
+                         std::function<bool(size_t)> moves, std::function<void()> reload_other)
+    : offloaded_(offloaded),
+      tape_(tape),
+      ledger_(ledger),
+      moves_(std::move(moves)),
+      reload_other_(std::move(reload_other)) {}
+
+std::optional<std::string> SavedGroups::module_of(Label label) const {
+  const auto found = offloaded_.modules.find(label);
+  if (found == offloaded_.modules.end()) return std::nullopt;
+  return found->second;
 }
 
-void SavedForward::saved(const RecordCost& record) {
-  const auto found = moved_.modules.find(record.label);
-  const bool is_moved = found != moved_.modules.end();
-  const auto leaves = [&](const Pending& pending) {
-    if (begins_branch(pending.label)) return ends_branch(record.label);
-    return !is_moved || found->second != groups_[pending.group].module || ends_branch(record.label);
-  };
-  for (const Pending& pending : pending_)
-    if (leaves(pending)) commit(pending);
-  std::erase_if(pending_, leaves);
-  if (!is_moved) return;
-  if (pending_.empty() || groups_[pending_.back().group].module != found->second) {
-    pending_.push_back({record.label, groups_.size(), {}});
-    groups_.push_back({found->second, 0, true});
+void SavedGroups::saved(const RecordCost& record) {
+  const std::optional<std::string> module = module_of(record.label);
+  for (const size_t group : std::vector<size_t>(pending_)) {
+    const bool goes_on = module == groups_[group].module && !ends_branch(record.label);
+    if (begins_branch(details_[group].label) ? ends_branch(record.label) : !goes_on) commit(group);
   }
-  std::vector<size_t>& tensors = pending_.back().tensors;
+  if (!module) return record_groups_.push_back(std::nullopt);
+  if (pending_.empty() || groups_[pending_.back()].module != *module) {
+    const std::optional<Label> label = label_of(*module);
+    CHECK(label, "no module is called ", *module);
+    pending_.push_back(groups_.size());
+    groups_.push_back({*module, 0, true});
+    details_.push_back({record.label, *label, {}});
+  }
+  std::vector<size_t>& tensors = details_[pending_.back()].tensors;
   tensors.insert(tensors.end(), record.tensors.begin(), record.tensors.end());
+  record_groups_.push_back(pending_.back());
 }
 
-bool SavedForward::owns(const std::string& module, size_t tensor) const {
-  const auto found = moved_.modules.find(tape_.label(tensor));
-  return found != moved_.modules.end() && found->second == module;
+bool SavedGroups::leaves(size_t group, size_t tensor) const {
+  return tape_.on_device(tensor) && module_of(tape_.label(tensor)) == groups_[group].module &&
+         tape_.numel(tensor) >= offloaded_.min_tensor_elements;
 }
 
-void SavedForward::commit(const Pending& pending) {
-  OffloadGroup& group = groups_[pending.group];
-  std::set<size_t> leaving;
-  for (const size_t tensor : pending.tensors)
-    if (tape_.on_device(tensor) && owns(group.module, tensor) &&
-        costs_.tensors[tensor].numel >= moved_.min_tensor_elements)
-      leaving.insert(tensor);
-  for (const size_t tensor : leaving) group.bytes += costs_.tensors[tensor].bytes;
-  group.offload = !leaving.empty() && moves_(pending.group);
+void SavedGroups::commit(size_t index) {
+  std::erase(pending_, index);
+  OffloadGroup& group = groups_[index];
+  Group& details = details_[index];
+  std::sort(details.tensors.begin(), details.tensors.end());
+  details.tensors.erase(std::unique(details.tensors.begin(), details.tensors.end()),
+                        details.tensors.end());
+  std::erase_if(details.tensors, [&](size_t tensor) { return !leaves(index, tensor); });
+  for (const size_t tensor : details.tensors) group.bytes += tape_.bytes(tensor);
+  group.offload = !details.tensors.empty() && moves_(index);
   if (!group.offload) return;
-  for (const size_t tensor : leaving) tape_.move_away(tensor);
+  // Its copies are under way together.
+  for (const size_t tensor : details.tensors) {
+    tape_.move_away(tensor, details.module);
+    ledger_.add(details.module, tape_.bytes(tensor));
+  }
+  ledger_.add(details.module, -group.bytes);
+  away_.push_back(index);
 }
 
-void SavedForward::move_layer(int64_t layer) {
-  for (const RecordCost& record : costs_.records)
-    if (record.layer == layer)
-      for (const size_t tensor : record.tensors)
-        if (tape_.on_device(tensor)) tape_.move_away(tensor);
+void SavedGroups::forward_done() {
+  while (!pending_.empty()) commit(pending_.front());
+  forward_done_ = true;
 }
 
-void SavedForward::stash_layer(int64_t layer) {
-  for (const RecordCost& record : costs_.records)
-    if (record.layer == layer && is_of_experts(record.label))
-      for (const size_t tensor : record.tensors)
-        if (tape_.on_device(tensor)) {
-          stashed_ += costs_.tensors[tensor].bytes;
-          tape_.move_away(tensor);
-        }
+void SavedGroups::loading(const RecordCost&) {
+  CHECK(!record_groups_.empty(), "a record is loaded that was not saved");
+  const std::optional<size_t> group = record_groups_.back();
+  record_groups_.pop_back();
+  if (in_use_ && in_use_ != group) reload_next();
+  in_use_ = group;
+  if (group) std::erase(away_, *group);
 }
 
-std::vector<OffloadGroup> offload_groups(const PassRecords& costs, const MovedTensors& moved) {
+void SavedGroups::backward_done() {
+  if (std::exchange(in_use_, std::nullopt)) reload_next();
+}
+
+void SavedGroups::reload_next() {
+  if (away_.empty())
+    reload_other_();
+  else
+    reload_newest();
+}
+
+void SavedGroups::reload_newest() {
+  if (!forward_done_ || away_.empty()) return;
+  for (const size_t tensor : details_[away_.back()].tensors) tape_.start_back(tensor);
+  away_.pop_back();
+}
+
+std::vector<OffloadGroup> offload_groups(const PassRecords& costs,
+                                         const OffloadedTensors& offloaded) {
   SavedLedger ledger;
   SavedTape tape(costs.tensors, ledger);
-  SavedForward forward(costs, moved, tape, [](size_t) { return true; });
-  forward.run(false);
-  std::vector<OffloadGroup> groups = forward.groups();
-  for (OffloadGroup& group : groups) group.offload = true;
-  return groups;
-}
-
-std::vector<OffloadGroup> layer_groups(const PassRecords& costs, int64_t first_layers) {
-  std::map<int64_t, std::set<size_t>> tensors;
-  std::set<size_t> rebuilt;
-  for (const RecordCost& record : costs.records) {
-    rebuilt.insert(record.rebuilt.begin(), record.rebuilt.end());
-    if (record.layer < 0) continue;
-    tensors[record.layer].insert(record.tensors.begin(), record.tensors.end());
-  }
-  std::vector<OffloadGroup> groups;
-  for (const auto& [layer, own] : tensors) {
-    OffloadGroup& group = groups.emplace_back(OffloadGroup{"layer", 0, layer < first_layers});
-    for (const size_t tensor : own)
-      if (!rebuilt.contains(tensor)) group.bytes += costs.tensors[tensor].bytes;
-  }
-  return groups;
+  SavedGroups groups(
+      offloaded, tape, ledger, [](size_t) { return true; }, [] {});
+  save_pass(costs, tape, std::array<SavedMover*, 1>{&groups});
+  std::vector<OffloadGroup> all = groups.groups();
+  for (OffloadGroup& group : all) group.offload = true;
+  return all;
 }
 
 }  // namespace ferry

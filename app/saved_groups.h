@@ -1,70 +1,70 @@
 #pragma once
 
-// Which tensors of a pass leave the device, and when: the groups of fine-grained offload as
-// offload/activation_offload.h makes them, the first layers of layer offload, and the rows of
-// experts that the paged stash takes. On sizes instead of tensors.
+// Fine-grained activation offload on sizes instead of tensors: which tensors of a pass leave the
+// device, when they do, and when they come back; see offload/activation_offload.h.
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "app/saved_tape.h"
+#include "app/saved_mover.h"
 #include "offload/offload_plan.h"
 
 namespace ferry {
 
-struct MovedTensors {
-  /// Fine-grained offload: labels and their module; tensors of at least min_tensor_elements.
-  std::map<Label, std::string> modules;
-  int64_t min_tensor_elements = 0;
-  /// Layer offload: everything that layers before this one save.
-  int64_t first_layers = 0;
-  /// The paged stash takes what experts save.
-  bool stash = false;
+struct OffloadedTensors {
+  std::map<Label, std::string> modules;  // by label
+  int64_t min_tensor_elements = 0;       // smaller ones stay
 };
 
-/// Forward of one pass: saves the records of `costs` on `tape` and moves away what `moved` says.
-class SavedForward {
+/// The groups of one pass. Copies take no time, so a group is gone when its module is done.
+class SavedGroups final : public SavedMover {
  public:
-  /// `moves(i)` tells whether group i of the pass leaves.
-  SavedForward(const PassRecords& costs, const MovedTensors& moved, SavedTape& tape,
-               std::function<bool(size_t)> moves)
-      : costs_(costs), moved_(moved), tape_(tape), moves_(std::move(moves)) {}
+  /// `moves(i)` tells whether group i of the pass leaves; `reload_other()` starts a group of the
+  /// pass that comes back next. What is given by reference must outlive this.
+  SavedGroups(const OffloadedTensors& offloaded, SavedTape& tape, SavedLedger& ledger,
+              std::function<bool(size_t)> moves, std::function<void()> reload_other);
 
-  /// `backward_is_next`: the pass comes back at once, so the stash leaves its last layer in place.
-  void run(bool backward_is_next);
+  void saved(const RecordCost& record) override;
+  void forward_done() override;
+  void loading(const RecordCost& record) override;
+  void backward_done() override;
+  /// The newest group that is away starts back, once the pass has gone forward.
+  void reload_newest();
 
   /// All groups of the pass in order, with their bytes.
   const std::vector<OffloadGroup>& groups() const { return groups_; }
-  /// Bytes that went to the stash.
-  int64_t stashed() const { return stashed_; }
 
  private:
-  struct Pending {
-    Label label;  // of its first record
-    size_t group;
-    std::vector<size_t> tensors;
+  struct Group {
+    Label label;                  // of its first record
+    Label module;                 // the label of its module's name
+    std::vector<size_t> tensors;  // that may leave; then, that left
   };
-  void saved(const RecordCost& record);
-  void commit(const Pending& pending);
-  bool owns(const std::string& module, size_t tensor) const;
-  void move_layer(int64_t layer);
-  void stash_layer(int64_t layer);
+  std::optional<std::string> module_of(Label label) const;
+  void commit(size_t group);
+  bool leaves(size_t group, size_t tensor) const;
+  void reload_next();
 
-  const PassRecords& costs_;
-  const MovedTensors& moved_;
+  const OffloadedTensors& offloaded_;
   SavedTape& tape_;
+  SavedLedger& ledger_;
   std::function<bool(size_t)> moves_;
+  std::function<void()> reload_other_;
   std::vector<OffloadGroup> groups_;
-  std::vector<Pending> pending_;
-  int64_t stashed_ = 0;
+  std::vector<Group> details_;   // of groups_
+  std::vector<size_t> pending_;  // whose module is not done
+  std::vector<size_t> away_;
+  std::vector<std::optional<size_t>> record_groups_;  // of each record on the tape
+  std::optional<size_t> in_use_;
+  bool forward_done_ = false;
 };
 
 /// The groups of a pass; all of them are to move.
-std::vector<OffloadGroup> offload_groups(const PassRecords& costs, const MovedTensors& moved);
-/// The layers of a pass as groups of the module "layer"; the first `first_layers` are to move.
-std::vector<OffloadGroup> layer_groups(const PassRecords& costs, int64_t first_layers);
+std::vector<OffloadGroup> offload_groups(const PassRecords& costs,
+                                         const OffloadedTensors& offloaded);
 
 }  // namespace ferry

@@ -11,9 +11,20 @@ void SavedLedger::add(Label label, int64_t bytes) {
   current_[i] += bytes;
   peaks_[i] = std::max(peaks_[i], current_[i]);
   total_ += bytes;
+  peak_with_beside_ = std::max(peak_with_beside_, total_ + beside_);
   if (total_ <= peak_) return;
   peak_ = total_;
   at_peak_ = current_;
+}
+
+void SavedLedger::add_beside(int64_t bytes) {
+  beside_ += bytes;
+  peak_with_beside_ = std::max(peak_with_beside_, total_ + beside_);
+}
+
+void SavedLedger::add_host(int64_t bytes) {
+  host_ += bytes;
+  host_peak_ = std::max(host_peak_, host_);
 }
 
 std::map<std::string, int64_t> SavedLedger::named(const Bytes& bytes) {
@@ -23,54 +34,77 @@ std::map<std::string, int64_t> SavedLedger::named(const Bytes& bytes) {
   return names;
 }
 
-void SavedTape::count(size_t tensor, int64_t sign) {
-  ledger_.add(held_.at(tensor).label, sign * tensors_[tensor].bytes);
+void SavedTape::count(const Held& held, size_t tensor, int64_t sign) {
+  if (held.place == Place::Device) ledger_.add(held.label, sign * bytes(tensor));
+}
+
+void SavedTape::count_return(const Held& held, int64_t bytes) {
+  if (held.back_as)
+    ledger_.add(*held.back_as, bytes);
+  else
+    ledger_.add_beside(bytes);
 }
 
 bool SavedTape::on_device(size_t tensor) const {
   const auto found = held_.find(tensor);
-  return found != held_.end() && found->second.on_device;
+  return found != held_.end() && found->second.place == Place::Device;
 }
 
 void SavedTape::save(const RecordCost& record) {
   for (const size_t tensor : record.tensors) {
     const auto [entry, is_new] = held_.try_emplace(tensor, Held{record.label});
     Held& held = entry->second;
-    if (!is_new && held.on_device) count(tensor, -1);
+    if (!is_new) count(held, tensor, -1);
     held.label = record.label;
     ++held.num_records;
-    if (held.on_device) count(tensor, 1);
-  }
-  for (const size_t tensor : record.rebuilt) {
-    const Held held{record.rebuilt_as, 1, false, &record};
-    CHECK(held_.try_emplace(tensor, held).second, "a tensor is saved before it can be rebuilt");
-    // It is there until it is dropped.
-    count(tensor, 1);
-    count(tensor, -1);
+    count(held, tensor, 1);
   }
   records_.push_back(&record);
 }
 
-void SavedTape::move_away(size_t tensor) {
+void SavedTape::drop_rebuilt() {
+  const RecordCost& record = newest();
+  for (const size_t tensor : record.rebuilt) {
+    const Held held{record.rebuilt_as, 1, Place::Nowhere, {}, &record};
+    CHECK(held_.try_emplace(tensor, held).second, "a tensor is saved before it can be rebuilt");
+    // It is there until it is dropped.
+    ledger_.add(record.rebuilt_as, bytes(tensor));
+    ledger_.add(record.rebuilt_as, -bytes(tensor));
+  }
+}
+
+void SavedTape::move_away(size_t tensor, std::optional<Label> back_as) {
   Held& held = held_.at(tensor);
-  CHECK(held.on_device, "a tensor leaves twice");
-  count(tensor, -1);
-  held.on_device = false;
+  CHECK(held.place == Place::Device, "a tensor leaves twice");
+  count(held, tensor, -1);
+  held.place = Place::Away;
+  held.back_as = back_as;
+  if (back_as) ledger_.add_host(bytes(tensor));
+}
+
+void SavedTape::start_back(size_t tensor) {
+  const auto found = held_.find(tensor);
+  if (found == held_.end() || found->second.place != Place::Away) return;
+  found->second.place = Place::Returning;
+  count_return(found->second, bytes(tensor));
+  if (found->second.back_as) ledger_.add_host(-bytes(tensor));
 }
 
 void SavedTape::bring_back(size_t tensor) {
+  start_back(tensor);
   Held& held = held_.at(tensor);
-  if (held.on_device) return;
-  if (held.rebuilt_from != nullptr)
+  if (held.place == Place::Device) return;
+  if (held.place == Place::Returning) count_return(held, -bytes(tensor));
+  if (held.place == Place::Nowhere)
     for (const size_t input : held.rebuilt_from->tensors) bring_back(input);
-  held.on_device = true;
-  count(tensor, 1);
+  held.place = Place::Device;
+  count(held, tensor, 1);
 }
 
 void SavedTape::let_go(size_t tensor) {
   Held& held = held_.at(tensor);
   if (--held.num_records > 0) return;
-  if (held.on_device) count(tensor, -1);
+  count(held, tensor, -1);
   held_.erase(tensor);
 }
 

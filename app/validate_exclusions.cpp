@@ -77,6 +77,11 @@ std::vector<Exclusion> offload_exclusions() {
        "nothing inside the layer is saved, so there is nothing to offload",
        "remove moe from recompute.modules, or the parts of the experts from "
        "activation_offload.modules"},
+      {{kOffloadModules, kRecomputeModules},
+       [](const RunConfig& c) { return recomputes(c, "moe_permute") && offloads(c, "expert_fc1"); },
+       "offload of rows of experts that are made again",
+       "what is recomputed with moe_permute is not saved, so there is nothing to offload",
+       "remove expert_fc1, or moe_permute from recompute.modules"},
       {{kOffloadModules, "moe.fused_experts"},
        [](const RunConfig& c) { return offloads(c, "fused_group_mlp") && !c.moe.fused_experts; },
        "offload of fused_group_mlp without fused experts",

@@ -23,6 +23,7 @@ constexpr std::pair<Label, std::string_view> kNames[] = {
     {Label::Moe, "moe"},
     {Label::MlaUpProj, "mla_up_proj"},
     {Label::Layernorm, "layernorm"},
+    {Label::MoePermute, "moe_permute"},
     {Label::Dropout, "dropout"},
     {Label::FinalNorm, "final_norm"},
     {Label::LossHead, "loss_head"},

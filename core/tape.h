@@ -43,6 +43,7 @@ enum class Label : uint8_t {
   Moe,
   MlaUpProj,
   Layernorm,
+  MoePermute,
   Dropout,
   FinalNorm,
   LossHead,
@@ -127,8 +128,8 @@ class TapePolicy {
 class Tape {
  public:
   enum class Mode { Record, Off /* evaluation: save does nothing */ };
-  /// `policy` may be null (keep everything), `ledger` may be null (count nothing); both must outlive
-  /// the tape.
+  /// `policy` may be null (keep everything), `ledger` may be null (count nothing); both must
+  /// outlive the tape.
   explicit Tape(Mode mode = Mode::Record, TapePolicy* policy = nullptr,
                 MemoryLedger* ledger = nullptr)
       : mode_(mode), policy_(policy), ledger_(ledger) {}

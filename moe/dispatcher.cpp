@@ -10,6 +10,10 @@ namespace ferry {
 Dispatched Dispatcher::dispatch(Pass& pass, const Tensor& x, const Tensor& probs) {
   Dispatched result;
   result.rows = rows_of_tokens(pass, x, name_of(Label::ExpertFc1));
+  pass.tape().save_rebuildable(Label::MoePermute, result.rows, {x},
+                               [this, &pass](Stream&, std::span<const Tensor> inputs) {
+                                 return rows_of_tokens(pass, inputs[0], name_of(Label::ExpertFc1));
+                               });
   result.probs = numbers_of_rows(pass, probs);
   result.offsets = offsets(pass);
   return result;

@@ -41,7 +41,8 @@ class Dispatcher {
   virtual ~Dispatcher() = default;
   /// Makes the plan of this micro-batch; on a second forward it stays as it is.
   virtual void prepare(Pass& pass, const Routing& routing) = 0;
-  /// x [T, hidden] and the probabilities [T, k].
+  /// x [T, hidden], which is on the tape, and the probabilities [T, k]. The rows can be made again
+  /// from x; on several ranks that takes another exchange.
   Dispatched dispatch(Pass& pass, const Tensor& x, const Tensor& probs);
   /// y [T, hidden] = residual (may be undefined) + the sum over the rows of each token.
   Tensor combine(Pass& pass, const Tensor& rows, const Tensor& residual);

@@ -264,9 +264,9 @@ ActivationOffload::Pass* ActivationOffload::next_back() {
 void ActivationOffload::keep_pace(Stream& compute) {
   engine_.release_finished();
   if (!engine_.has_copies_under_way()) return lead_.clear();
-  const size_t layer = std::max<size_t>(2, config_.modules.size());  // groups
+  const size_t max_lead = 3;  // groups: long enough that the device does not run dry
   lead_.push_back(compute.record());
-  while (lead_.size() > layer) {
+  while (lead_.size() > max_lead) {
     lead_.front().wait_host();
     lead_.pop_front();
   }

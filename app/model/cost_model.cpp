@@ -124,7 +124,7 @@ std::map<Label, ActivationCost> kept_costs(const PassRecords& costs) {
     if (rebuilt.contains(tensor)) continue;
     ActivationCost& cost = kept[label];
     cost.module = name_of(label);
-    cost.bytes_per_token += costs.tensors[tensor].bytes;
+    cost.bytes_per_token += costs.tensors[tensor].bytes();
     cost.name += (cost.name.empty() ? "" : ", ") + std::string(costs.tensors[tensor].name);
   }
   return kept;

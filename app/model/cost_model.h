@@ -57,16 +57,17 @@ struct ActivationCost {
   int64_t bytes_per_token = 0;
 };
 
-/// Bytes on one rank.
+/// Bytes of one rank, on its device.
 struct MemoryEstimate {
   int64_t weights = 0;
   int64_t gradients = 0;    // fp32 (fp64 for fp64)
   int64_t optimizer = 0;    // both moments, and fp32 masters where the weights are bf16
   int64_t activations = 0;  // of the micro-batches under way
-  int64_t copies = 0;       // activations on their way to or from the host
+  int64_t copies = 0;       // activations on their way to or from the host or the stash
   int64_t stash = 0;        // pages of the paged stash
   int64_t logits = 0;       // one chunk of the loss
   int64_t workspace = 0;    // gradients of activations of the widest layer, and library workspace
+  int64_t host = 0;         // page-locked, on the host: not in the total
   int64_t total() const;
 };
 

@@ -50,7 +50,7 @@ class Recorder {
 
  private:
   size_t tensor(std::string_view name, int64_t rows, int64_t width, DType dtype) {
-    tensors_.push_back({name, rows * width, rows * width * static_cast<int64_t>(size_of(dtype))});
+    tensors_.push_back({name, rows, width, dtype});
     return tensors_.size() - 1;
   }
   size_t tensor(std::string_view name, int64_t rows, int64_t width) {
@@ -164,7 +164,9 @@ class Recorder {
     const MoeConfig& moe = config_.moe;
     const int64_t rows = expert_rows(), ffn = moe.ffn / shares_.expert_tensor;
     const auto label = [&](Label own) { return moe.fused_experts ? Label::FusedGroupMlp : own; };
-    save(label(Label::ExpertFc1), {tensor("input rows", rows, config_.model.hidden)});
+    const size_t input = tensor("input rows", rows, config_.model.hidden);
+    rebuildable(Label::MoePermute, input);
+    save(label(Label::ExpertFc1), {input});
     save(label(Label::MoeAct),
          {tensor("gate, up", rows, 2 * ffn), tensor("probability", rows, 1, wide_)});
     const size_t h = tensor("activation", rows, ffn);

@@ -31,8 +31,12 @@ struct SavedPolicies {
 
 struct TensorCost {
   std::string_view name;
-  int64_t numel = 0;
-  int64_t bytes = 0;
+  int64_t rows = 0;
+  int64_t width = 0;
+  DType dtype = DType::F32;
+
+  int64_t numel() const { return rows * width; }
+  int64_t bytes() const { return numel() * static_cast<int64_t>(size_of(dtype)); }
 };
 
 /// One save() of a module; tensors are indices. A tensor belongs to the record that saved it last.

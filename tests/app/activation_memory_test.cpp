@@ -85,10 +85,13 @@ std::vector<Overrides> policies() {
   all.push_back(offload(kAll, {"activation_offload.max_inflight=2"}));
   all.push_back(offload(kAll, {"activation_offload.delta_bytes_across_pipeline=1000"}));
   all.push_back(joined(kOffload, {"activation_offload.auto_budget=0.5"}));
-  for (const char* modules : {"core_attn", "mlp", "moe", "shared_experts", "layernorm", "moe_act",
-                              "core_attn,mlp,moe,shared_experts,layernorm,moe_act"})
+  for (const char* modules :
+       {"core_attn", "mlp", "moe", "shared_experts", "layernorm", "moe_act", "moe_permute",
+        "layernorm,moe_act,moe_permute", "core_attn,mlp,moe,shared_experts,layernorm,moe_act"})
     all.push_back(selective(modules));
   all.push_back(joined(offload(kAll), selective("layernorm,moe_act")));
+  all.push_back(joined(offload("attn_norm,qkv_linear,core_attn,attn_proj,mlp_norm,moe_act"),
+                       selective("layernorm,moe_act,moe_permute")));
   all.push_back(joined(offload(kAll), selective("layernorm,moe_act,core_attn,shared_experts,mlp")));
   all.push_back(joined(offload("attn_norm,qkv_linear,core_attn,attn_proj,mlp_norm"),
                        selective("moe,layernorm")));

@@ -241,7 +241,7 @@ class CaseMaker {
     std::vector<std::string> recomputed;
     if (recomputes) {
       for (const char* module :
-           {"core_attn", "layernorm", "moe_act", "mlp", "moe", "shared_experts"})
+           {"core_attn", "layernorm", "moe_act", "moe_permute", "mlp", "moe", "shared_experts"})
         if (draw_.chance(40)) recomputed.push_back(module);
       if (recomputed.empty()) recomputed.push_back("layernorm");
       layout("recompute.granularity=selective");
@@ -255,8 +255,10 @@ class CaseMaker {
       if (draw_.chance(60)) moved.push_back(module);
     if (std::find(moved.begin(), moved.end(), "core_attn") != moved.end() && draw_.chance(50))
       moved.push_back("attn_proj");
-    for (const char* module : {"expert_fc1", "moe_act"})
-      if (has_experts && draw_.chance(60)) moved.push_back(module);
+    const bool has_rows = has_experts && std::find(recomputed.begin(), recomputed.end(),
+                                                   "moe_permute") == recomputed.end();
+    if (has_rows && draw_.chance(60)) moved.push_back("expert_fc1");
+    if (has_experts && draw_.chance(60)) moved.push_back("moe_act");
     layout("activation_offload.enabled=true");
     layout("activation_offload.modules=", list_of(moved));
     layout("activation_offload.min_tensor_elements=", draw_.one_of<int64_t>({0, 1, 64}));

@@ -136,20 +136,23 @@ TEST(PlanCommand, PredictsWhatOffloadMoves) {
   };
   const std::string text = with({});
   EXPECT_THAT(text, HasSubstr("\noffload     2.82 GB to the host and back per step"));
-  EXPECT_THAT(text, HasSubstr("predicted at 55 GB/s each way and 500 TFLOP/s"));
+  EXPECT_THAT(text, HasSubstr("predicted at 55 GB/s and 500 TFLOP/s (--link-gb-s, --tflops)"));
   EXPECT_THAT(text, HasSubstr("\n  core_attn                2.819         2.819          0.00\n"));
-  EXPECT_THAT(text, HasSubstr("8 of 8 groups of a pass move; the peak is"));
+  EXPECT_THAT(text, HasSubstr("\n  groups          8 of 8 in a pass move\n"));
   EXPECT_THAT(with({"activation_offload.auto_budget=0.02"}),
-              HasSubstr("move, the choice of auto_budget = 0.02; the peak is"));
+              HasSubstr("in a pass move: the choice of auto_budget = 0.02\n"));
   const auto plan = nlohmann::json::parse(with({"--json", "--link-gb-s", "1"}));
   const nlohmann::json& offload = plan["predicted_offload_per_rank"][0];
   EXPECT_EQ(offload["d2h_bytes"], offload["modules"]["core_attn"]["d2h_bytes"]);
   EXPECT_GT(offload["exposed_s"]["h2d"].get<double>(), 0.1);
   EXPECT_GT(offload["cost"].get<double>(), 1) << "at 1 GB/s";
   EXPECT_GT(plan["memory_bytes_per_rank"][0]["copies"], 0);
+  EXPECT_GT(plan["pinned_host_bytes_per_rank"][0], 0);
   const auto without =
       nlohmann::json::parse(output_of({"plan", source("configs/bench/olmoe_8l.toml"), "--json"}));
   EXPECT_TRUE(without["predicted_offload_per_rank"][0].is_null());
+  EXPECT_EQ(without["memory_bytes_per_rank"][0]["activations"],
+            offload["activation_bytes_without"]);
   EXPECT_GT(without["activation_bytes_per_rank"][0]["core_attn"],
             plan["activation_bytes_per_rank"][0]["core_attn"]);
   EXPECT_THROW(with({"--link-gb-s", "0"}), CLI::ValidationError);

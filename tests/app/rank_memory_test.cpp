@@ -13,11 +13,12 @@ namespace {
 struct Allocated {
   int pp = 0;
   int64_t weights = 0, gradients = 0, optimizer = 0;
+  int64_t host = 0;
   int64_t padding = 0;  // most bytes that the gradients may have beyond their elements
 };
 
-int64_t bytes_named(Device& device, const std::string& name) {
-  for (const MemoryLedger::Usage& usage : device.memory().table())
+int64_t bytes_named(const MemoryLedger& memory, const std::string& name) {
+  for (const MemoryLedger::Usage& usage : memory.table())
     if (usage.name == name) return usage.current;
   return 0;
 }
@@ -28,10 +29,11 @@ std::vector<Allocated> allocate(const RunConfig& config, int ranks) {
     testing::TrainingRank rank(config, world);
     Allocated& own = result[static_cast<size_t>(world.rank())];
     own.pp = rank.groups().coordinates().pp;
-    own.weights = bytes_named(rank.device(), "parameters");
-    own.gradients = bytes_named(rank.device(), "gradients fp32");
-    own.optimizer =
-        bytes_named(rank.device(), "moments fp32") + bytes_named(rank.device(), "masters fp32");
+    const MemoryLedger& memory = rank.device().memory();
+    own.weights = bytes_named(memory, "parameters");
+    own.gradients = bytes_named(memory, "gradients fp32");
+    own.optimizer = bytes_named(memory, "moments fp32") + bytes_named(memory, "masters fp32");
+    own.host = bytes_named(memory, "offloaded weights");  // of the same device, on the CPU
     for (const Parameter* p : rank.model().parameters()) {
       // Each begins at a multiple of 64 elements and has a row more for every rank at most.
       const int64_t elements = 64 + world.size() * matrix_columns(p->shape);
@@ -127,19 +129,47 @@ TEST_F(RankMemory, ActivationsAreOfAllMicroBatchesUnderWay) {
 
 // Of the layers whose weights wait on the host, two are on the device at a time.
 TEST_F(RankMemory, WeightsOfOffloadedLayers) {
-  RunConfig config = testing::parallel_run(dir_, {"moe.layer_freq=[0,1,1,1]"});
+  RunConfig config = testing::parallel_run(dir_, {"model.precision=bf16"});
+  config.layer_offload.activations = false;
   const MemoryEstimate all = stage_memory(config, 1, 0);
   config.layer_offload.weights = true;
-  const auto weights = [&](int64_t layers) {
+  const auto memory = [&](int64_t layers) {
     config.layer_offload.layers = layers;
-    return stage_memory(config, 1, 0).weights;
+    return stage_memory(config, 1, 0);
   };
-  EXPECT_EQ(weights(0), all.weights);
-  EXPECT_EQ(weights(2), all.weights) << "both may be there";
-  const int64_t dense_layer = all.weights - weights(3);
-  EXPECT_GT(dense_layer, 0) << "the smallest of three is not counted";
-  EXPECT_GT(weights(3) - weights(4), dense_layer) << "a layer with experts is larger";
-  EXPECT_EQ(stage_memory(config, 1, 0).optimizer, all.optimizer);
+  EXPECT_EQ(memory(0).weights, all.weights);
+  EXPECT_EQ(memory(0).host, 0);
+  EXPECT_EQ(memory(2).weights, all.weights) << "both may be there";
+  const int64_t dense = memory(1).host, with_experts = memory(2).host - dense;
+  EXPECT_GT(dense, 0);
+  EXPECT_GT(with_experts, dense);
+  EXPECT_EQ(memory(3).weights, all.weights - dense);
+  EXPECT_EQ(memory(3).host, dense + 2 * with_experts);
+  EXPECT_EQ(memory(3).optimizer, all.optimizer);
+  EXPECT_EQ(allocate(config, 1)[0].host, memory(3).host);
+}
+
+// The update has the weights of all layers on the device, when there are no activations.
+TEST_F(RankMemory, WeightsThatTheUpdateNeeds) {
+  RunConfig config = testing::parallel_run(
+      dir_, {"model.precision=bf16", "model.layers=24", "moe.layer_freq=1", "moe.ffn=32768"});
+  const MemoryEstimate all = stage_memory(config, 1, 0);
+  config.layer_offload.layers = 23;
+  config.layer_offload.weights = true;
+  const MemoryEstimate moving = stage_memory(config, 1, 0);
+  ASSERT_LT(moving.activations + moving.logits + moving.workspace, all.weights);
+  EXPECT_EQ(moving.total(), all.weights + all.gradients + all.optimizer);
+}
+
+// A weight that is its own master stays on the device; the router's always is.
+TEST_F(RankMemory, MastersDoNotMove) {
+  RunConfig config = testing::parallel_run(dir_, {"model.precision=fp32"});
+  const MemoryEstimate all = stage_memory(config, 1, 0);
+  config.layer_offload.layers = 3;
+  config.layer_offload.activations = false;
+  config.layer_offload.weights = true;
+  EXPECT_EQ(stage_memory(config, 1, 0).weights, all.weights);
+  EXPECT_EQ(stage_memory(config, 1, 0).host, 0);
 }
 
 TEST_F(RankMemory, ATotalIsTheSumOfItsParts) {

@@ -10,7 +10,8 @@ namespace {
 using Bytes = std::map<std::string, int64_t>;
 
 // Three tensors of 1, 10 and 100 bytes.
-const std::vector<TensorCost> kTensors{{"a", 1, 1}, {"b", 10, 10}, {"c", 100, 100}};
+const std::vector<TensorCost> kTensors{
+    {"a", 1, 1, DType::U8}, {"b", 10, 1, DType::U8}, {"c", 100, 1, DType::U8}};
 
 RecordCost record(Label label, std::vector<size_t> tensors) {
   return {.label = label, .layer = 0, .tensors = std::move(tensors)};
@@ -41,6 +42,7 @@ TEST(SavedTape, WhatIsRebuiltIsThereFromItsUseUntilItsSourceIsLoaded) {
   norm.rebuilt = {2};
   const RecordCost mlp = record(Label::Mlp, {2}), later = record(Label::LossHead, {1});
   tape.save(norm);
+  tape.drop_rebuilt();
   tape.save(mlp);
   EXPECT_EQ(ledger.now(), (Bytes{{"mlp_norm", 1}}));
   EXPECT_EQ(ledger.peaks().at("layernorm"), 100) << "before it is dropped";
@@ -60,16 +62,56 @@ TEST(SavedTape, ASourceThatIsAwayComesBackToRebuild) {
   norm.rebuilt = {2};
   const RecordCost mlp = record(Label::Mlp, {2});
   tape.save(norm);
+  tape.drop_rebuilt();
   tape.save(mlp);
   EXPECT_TRUE(tape.on_device(0));
   EXPECT_FALSE(tape.on_device(2));
-  tape.move_away(0);
+  tape.move_away(0, Label::CoreAttn);
   EXPECT_EQ(ledger.current(), 0);
-  EXPECT_THROW(tape.move_away(0), Error);
+  EXPECT_THROW(tape.move_away(0, Label::CoreAttn), Error);
   tape.load();
   EXPECT_EQ(ledger.now(), (Bytes{{"mlp_norm", 1}, {"mlp", 100}}));
   tape.load();
   EXPECT_EQ(ledger.current(), 0);
+}
+
+TEST(SavedTape, WhatStartsBackEarlyIsCountedAsItsModuleUntilItIsUsed) {
+  SavedLedger ledger;
+  SavedTape tape(kTensors, ledger);
+  const RecordCost norm = record(Label::QkNorm, {1});
+  tape.save(norm);
+  tape.start_back(1);
+  EXPECT_EQ(ledger.now(), (Bytes{{"qk_norm", 10}})) << "it is there";
+  tape.move_away(1, Label::CoreAttn);
+  EXPECT_EQ(ledger.host_peak(), 10);
+  tape.start_back(1);
+  tape.start_back(1);
+  EXPECT_EQ(ledger.now(), (Bytes{{"core_attn", 10}}));
+  tape.load();
+  EXPECT_EQ(ledger.current(), 0);
+  EXPECT_EQ(ledger.peak(), 10);
+  EXPECT_EQ(ledger.peaks(), (Bytes{{"core_attn", 10}, {"qk_norm", 10}}));
+  tape.start_back(1);
+  EXPECT_EQ(ledger.current(), 0) << "it is gone";
+}
+
+TEST(SavedTape, WhatComesOutOfPagesIsBesideUntilItIsUsed) {
+  SavedLedger ledger;
+  SavedTape tape(kTensors, ledger);
+  const RecordCost first = record(Label::MoeAct, {2}), second = record(Label::ExpertFc1, {1});
+  tape.save(first);
+  tape.move_away(2, std::nullopt);
+  tape.save(second);
+  EXPECT_EQ(ledger.peak(), 100);
+  EXPECT_EQ(ledger.peak_beside(), 0);
+  tape.start_back(2);
+  EXPECT_EQ(ledger.current(), 10);
+  EXPECT_EQ(ledger.peak_beside(), 10) << "of 110";
+  tape.load();
+  tape.load();
+  EXPECT_EQ(ledger.peak_beside(), 10);
+  EXPECT_EQ(ledger.current(), 0);
+  EXPECT_EQ(ledger.host_peak(), 0);
 }
 
 TEST(SavedTape, ACheckpointSavesItsInputAndInBackwardTheRest) {

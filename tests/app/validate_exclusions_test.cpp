@@ -37,6 +37,8 @@ const std::map<std::string, Overrides>& exclusion_cases() {
       {"offload of attn_proj without core_attn", {on, modules("attn_proj")}},
       {"offload inside a recomputed MoE layer",
        {on, modules("moe_act"), selective, "recompute.modules=[moe]"}},
+      {"offload of rows of experts that are made again",
+       {on, modules("expert_fc1"), selective, "recompute.modules=[moe_permute]"}},
       {"offload of fused_group_mlp without fused experts", {on, modules("fused_group_mlp")}},
       {"offload of fused_group_mlp together with its parts",
        {on, modules("fused_group_mlp,moe_act")}},

@@ -142,6 +142,8 @@ try all_modules policy all moves "${offload[@]}"
 try half policy half moves "${offload[@]}" activation_offload.fraction=0.5
 try limited policy limited moves frees "${offload[@]}" activation_offload.max_inflight=0
 try rebuilt policy rebuilt "${selective[@]}"
+try rebuilt_rows policy gathered_again recompute.granularity=selective \
+  "recompute.modules=[layernorm,moe_act,moe_permute]"
 try all_modules_rebuilt policy all_rebuilt moves "${offload[@]}" "${selective[@]}"
 try whole_layers policy full recompute.granularity=full recompute.method=uniform \
   recompute.num_layers=2

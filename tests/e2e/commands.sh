@@ -126,10 +126,44 @@ PYTHON
   [ "$(wc -l <"$temp/out")" -gt 1 ]
 }
 
+communication() { # RANKS: six kinds of three sizes, each checked by the program itself
+  ranks "$1" "$FERRY" bench comm configs/quickstart.toml run.backend=cpu --max-mib 1 --json \
+    >"$temp/rows"
+  "$FERRY_PYTHON" - "$temp/rows" "$1" <<'PYTHON'
+import json, sys
+rows, ranks = [json.loads(line) for line in open(sys.argv[1])], int(sys.argv[2])
+others = (ranks - 1) / ranks
+factors = {"all-reduce": 2 * others, "all-gather": others, "reduce-scatter": others,
+           "all-to-all": others, "point-to-point": 1}
+assert len({(row["name"], row["dtype"], row["bytes"]) for row in rows}) == 18, rows
+assert {row["name"] for row in rows} == set(factors), rows
+for row in rows:
+    assert row["bench"] == "comm" and row["commit"] and row["date"] and row["machine"], row
+    assert row["ranks"] == ranks and row["transport"] == "mpi", row
+    assert 0 < row["fastest_us"] <= row["median_us"], row
+    for value, wanted in ((row["gb_per_s"], row["bytes"] / row["median_us"] / 1e3),
+                          (row["bus_gb_per_s"], row["gb_per_s"] * factors[row["name"]]),
+                          (row["of_ceiling"], row["bus_gb_per_s"] / row["ceiling_gb_per_s"])):
+        assert abs(value / wanted - 1) < 1e-9, row
+    assert row["ceiling"] == "host copy", row
+PYTHON
+  ranks "$1" "$FERRY" bench comm configs/quickstart.toml run.backend=cpu --max-mib 1 >"$temp/out"
+  says "$1 ranks, mpi; ceiling: host copy"
+  same "$(wc -l <"$temp/out")" 20
+}
+
+communication_of_one() {
+  code 2 "$FERRY" bench comm configs/quickstart.toml run.backend=cpu
+  says "needs at least two ranks"
+  says "try : mpirun -n 2 ferry bench comm configs/quickstart.toml run.backend=cpu"
+  code 2 "$FERRY" bench comm --max-mib 0
+  says "--max-mib"
+}
+
 try help root_help
 for name in train plan config data ckpt eval version "data build" "data info" "data check" \
   "data dump" "data merge" "ckpt list" "ckpt show" "ckpt verify" "ckpt hash" "bench ops" \
-  "bench copy" "bench step" bench; do
+  "bench copy" "bench step" "bench comm" bench; do
   # shellcheck disable=SC2086
   try "help_of_${name/ /_}" helped $name
 done
@@ -142,4 +176,8 @@ try missing_arguments_are_named missing_arguments
 try bench_copy bench copy
 try bench_ops bench ops
 try bench_step bench step --warmup 1 --steps 2
+try bench_comm_of_two_ranks communication 2
+try bench_comm_of_three_ranks communication 3
+try bench_comm_of_four_ranks communication 4
+try bench_comm_of_one_rank_is_refused communication_of_one
 finish

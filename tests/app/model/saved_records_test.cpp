@@ -155,7 +155,7 @@ TEST(SavedRecords, WholeLayersInCheckpoints) {
     for (const RecordCost& record : costs.records)
       if (record.label == Label::Layer) {
         records_of_checkpoints.push_back(record.again.size());
-        input_bytes = costs.tensors[record.tensors[0]].bytes;
+        input_bytes = costs.tensors[record.tensors[0]].bytes();
       }
     return std::pair(records_of_checkpoints, input_bytes);
   };
