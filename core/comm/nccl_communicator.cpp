@@ -10,8 +10,9 @@
 namespace ferry {
 namespace {
 
-// Calls that only enqueue are done at the first look; making connections takes long.
-constexpr std::chrono::microseconds kSpin{20};
+// A call that only enqueues is done by a thread of NCCL within tens of microseconds, for which going
+// to sleep takes too long; making connections takes long.
+constexpr std::chrono::microseconds kSpin{500};
 constexpr std::chrono::microseconds kPause{50};
 
 // Waits until the call that returned `result` is done on the host, which for a collective means
@@ -28,7 +29,10 @@ void await_nccl(ncclResult_t result, ncclComm_t comm, const std::string& what, d
     if (state != ncclInProgress) fail_nccl(state, comm, what);
     const std::chrono::duration<double> waited = Clock::now() - begin;
     if (waited.count() > limit) fail_deadline(what, waited.count(), limit);
-    if (waited > kSpin) std::this_thread::sleep_for(kPause);
+    if (waited > kSpin)
+      std::this_thread::sleep_for(kPause);
+    else
+      std::this_thread::yield();
   }
 }
 
