@@ -10,8 +10,8 @@
 namespace ferry {
 namespace {
 
-// A call that only enqueues is done by a thread of NCCL within tens of microseconds, for which going
-// to sleep takes too long; making connections takes long.
+// A call that only enqueues is done by a thread of NCCL within tens of microseconds, for which
+// going to sleep takes too long; making connections takes long.
 constexpr std::chrono::microseconds kSpin{500};
 constexpr std::chrono::microseconds kPause{50};
 
