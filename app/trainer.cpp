@@ -270,6 +270,11 @@ void Trainer::Parts::report_activation_memory(StepReport& report) {
   if (!achieved.empty()) text = achieved + "\n" + text;
   write_offload_summary(dir, text);
   console->line(text);
+  if (std::all_of(bytes.begin(), bytes.end(), [](const auto& rank) { return rank.empty(); }))
+    console->notice(
+        fmt::format("activation offload moves nothing: no saved tensor has "
+                    "activation_offload.min_tensor_elements = {} elements, or all groups stay",
+                    config.activation_offload.min_tensor_elements));
 }
 
 // Forward and backward of the step; a second time, with the same data and without limits, if one

@@ -71,6 +71,13 @@ summary() {
   grep -q expert_fc1 "$temp/summary/offload_summary.txt"
 }
 
+nothing_large() {
+  train "$temp/large" "${base[@]}" run.stop_at_step=2 activation_offload.enabled=true \
+    "activation_offload.modules=[core_attn]" activation_offload.min_tensor_elements=100000000 |
+    tee "$temp/out"
+  says "activation offload moves nothing"
+}
+
 budget() {
   train "$temp/budget" "${base[@]}" activation_offload.enabled=true \
     activation_offload.min_tensor_elements=1 activation_offload.auto_budget=1 | tee "$temp/out"
@@ -151,6 +158,7 @@ try modules_again policy again recompute.granularity=selective \
   "recompute.modules=[core_attn,mlp,moe]"
 try pipeline pipeline
 try summary summary
+try nothing_large nothing_large
 try budget budget
 try layer_offload policy layers moves layer_offload.layers=2
 try rank_capacity stash capacity once moe.rank_capacity_factor=4
