@@ -213,8 +213,9 @@ thread_sanitizer() {
   unit_tests tsan build-cpu-tsan "${steady[@]}"
   local test
   for test in Host Device; do
-    check tsan "forgotten_wait_of_copy_to_${test,,}" must_report_a_race "${steady[@]}" \
-      build-cpu-tsan/test_offload --gtest_also_run_disabled_tests \
+    check tsan "forgotten_wait_of_copy_to_${test,,}" \
+      bash -c 'must_report_a_race "$@"' race "${steady[@]}" build-cpu-tsan/test_offload \
+      --gtest_also_run_disabled_tests \
       --gtest_filter="ForgottenWait.DISABLED_OfTheCopyToThe${test}IsARace" || true
   done
 }
