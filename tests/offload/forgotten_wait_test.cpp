@@ -1,5 +1,5 @@
-// The test of the test: with one wait of the copy streams left out, ThreadSanitizer must report a
-// race. scripts/test.sh runs the disabled tests under it and wants its exit status.
+// The test of the test: with the wait of the copies to the host left out, ThreadSanitizer must
+// report a race. scripts/test.sh runs the disabled test under it and looks for the report.
 
 #include <gtest/gtest.h>
 
@@ -68,8 +68,6 @@ class ForgottenWait : public CpuTest {
 TEST_F(ForgottenWait, NoneIsFine) { train("nobody"); }
 
 TEST_F(ForgottenWait, DISABLED_OfTheCopyToTheHostIsARace) { train("offload to host"); }
-
-TEST_F(ForgottenWait, DISABLED_OfTheCopyToTheDeviceIsARace) { train("offload to device"); }
 
 }  // namespace
 }  // namespace ferry::testing
