@@ -24,11 +24,13 @@ struct Measured {
   std::map<std::string, int64_t> allocated, most_allocated;  // after and in the step, by name
 };
 
-std::vector<Measured> measure(const RunConfig& config, int ranks) {
+std::vector<Measured> measure(RunConfig config, int ranks) {
+  config.run.deterministic = true;  // what leaves does not depend on how fast copies are
   std::vector<Measured> result(static_cast<size_t>(ranks));
   testing::run_ranks(ranks, [&](Group& world, Control&) {
     testing::TrainingRank rank(config, world);
     rank.step();
+    static_cast<void>(rank.model().activation_memory().traffic());  // waits for all copies
     rank.device().memory().reset_peak();
     rank.step();
     Measured& own = result[static_cast<size_t>(world.rank())];
