@@ -7,13 +7,6 @@
 #include "core/check.h"
 
 namespace ferry {
-namespace {
-
-// As in ActivationOffload: a norm's tensors leave when the branch that it begins ends.
-bool begins_branch(Label label) { return label == Label::AttnNorm || label == Label::MlpNorm; }
-bool ends_branch(Label label) { return begins_branch(label) || label == Label::FinalNorm; }
-
-}  // namespace
 
 SavedGroups::SavedGroups(const OffloadedTensors& offloaded, SavedTape& tape, SavedLedger& ledger,
                          std::function<bool(size_t)> moves, std::function<void()> reload_other)

@@ -5,14 +5,6 @@
 #include "core/check.h"
 
 namespace ferry {
-namespace {
-
-bool is_of_experts(const RecordCost& record) {
-  return record.label == Label::ExpertFc1 || record.label == Label::MoeAct ||
-         record.label == Label::ExpertFc2 || record.label == Label::FusedGroupMlp;
-}
-
-}  // namespace
 
 SavedStash::SavedStash(const PassRecords& costs, bool last_stays, double capacity_factor,
                        SavedTape& tape, SavedLedger& ledger, int64_t& packing,
@@ -25,11 +17,11 @@ SavedStash::SavedStash(const PassRecords& costs, bool last_stays, double capacit
       unpack_other_(std::move(unpack_other)) {
   if (!last_stays) return;
   for (const RecordCost& record : costs.records)
-    if (is_of_experts(record)) layer_that_stays_ = record.layer;
+    if (is_of_experts(record.label)) layer_that_stays_ = record.layer;
 }
 
 void SavedStash::saved(const RecordCost& record) {
-  if (!is_of_experts(record)) return;
+  if (!is_of_experts(record.label)) return;
   if (groups_.empty() || groups_.back().layer != record.layer) {
     join();
     groups_.push_back({record.layer});
@@ -53,7 +45,7 @@ void SavedStash::saved(const RecordCost& record) {
 }
 
 void SavedStash::loading(const RecordCost& record) {
-  if (!is_of_experts(record)) return;
+  if (!is_of_experts(record.label)) return;
   CHECK(!groups_.empty() && groups_.back().layer == record.layer,
         "a record of experts is loaded that was not saved");
   join();

@@ -6,11 +6,6 @@
 namespace ferry {
 namespace {
 
-// A norm's input is needed again when the branch that it begins comes back, if the norm's output is
-// rebuilt. So it leaves after the branch, and comes back first.
-bool begins_branch(Label label) { return label == Label::AttnNorm || label == Label::MlpNorm; }
-bool ends_branch(Label label) { return begins_branch(label) || label == Label::FinalNorm; }
-
 class HostResidence final : public Residence {
  public:
   explicit HostResidence(CopyEngine& engine) : engine_(engine) {}

@@ -56,6 +56,14 @@ std::map<std::string, int64_t> resident_bytes(std::span<const PassAction> action
 /// alphabetical order, and totals.
 std::string offload_summary(const std::vector<std::map<std::string, int64_t>>& ranks);
 
+/// A norm's input is needed again when the branch that it begins comes back, if the norm's output
+/// is rebuilt. So it leaves after the branch, and comes back first; all other groups leave when
+/// their module is done.
+inline bool begins_branch(Label label) {
+  return label == Label::AttnNorm || label == Label::MlpNorm;
+}
+inline bool ends_branch(Label label) { return begins_branch(label) || label == Label::FinalNorm; }
+
 /// The passes of a schedule in the order of their backward passes.
 std::vector<PassId> backward_order(std::span<const PassAction> actions);
 

@@ -12,11 +12,6 @@ namespace {
 
 constexpr char kModule[] = "paged_stash";
 
-bool is_of_experts(Label label) {
-  return label == Label::ExpertFc1 || label == Label::MoeAct || label == Label::ExpertFc2 ||
-         label == Label::FusedGroupMlp;
-}
-
 // Vectors, one number of each row, are not worth it.
 bool has_rows(const SavedTensor& saved, const Shape& shape) {
   return saved.on_device() && shape.rank() == 2;

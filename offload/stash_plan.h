@@ -15,6 +15,12 @@
 
 namespace ferry {
 
+/// Whether the stash takes what a record of this label holds.
+inline bool is_of_experts(Label label) {
+  return label == Label::ExpertFc1 || label == Label::MoeAct || label == Label::ExpertFc2 ||
+         label == Label::FusedGroupMlp;
+}
+
 /// Tensors of one dtype and width share a pool.
 struct PoolKey {
   DType dtype = DType::F32;
