@@ -20,9 +20,16 @@ struct AdamwSettings {
 ///   g = grad * grad_scale; m = m + (1-beta1)*(g - m); v = v + (1-beta2)*(g*g - v)
 ///   update = (m / (1-beta1^step)) / (sqrt(v / (1-beta2^step)) + eps)
 ///   master = master - lr * (update + weight_decay * master); value = round(master)
-/// master, m, v, grad: accumulate_dtype(value). If value has that dtype itself, master may be
-/// the same memory as value. The scalars are computed in double and rounded to the state's dtype.
+/// master, grad: accumulate_dtype(value). If value has that dtype itself, master may be the same
+/// memory as value. m, v: the same dtype, or each BF16 where that is F32: then they are widened,
+/// and rounded to nearest even as they are stored; the update uses them as they were before.
+/// The scalars are computed in double and rounded to the master's dtype.
 void adamw(Stream& stream, const Tensor& value, const Tensor& master, const Tensor& exp_avg,
            const Tensor& exp_avg_sq, const Tensor& grad, const AdamwSettings& settings);
+
+/// The same bits for tensors in host memory that nobody else uses, by the calling thread, at once.
+/// With the widest vectors that vector_level() (core/vector_level.h) allows.
+void adamw_on_host(const Tensor& value, const Tensor& master, const Tensor& exp_avg,
+                   const Tensor& exp_avg_sq, const Tensor& grad, const AdamwSettings& settings);
 
 }  // namespace ferry
