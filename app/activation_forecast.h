@@ -13,10 +13,11 @@
 
 namespace ferry {
 
-/// What the machine does, per device.
+/// What the machine does and has, per device.
 struct MachineRates {
   double link_bytes_per_s = 55e9;      // between device and host, each way, both at once
   double compute_flop_per_s = 500e12;  // of forward and backward passes
+  int64_t device_bytes = 0;            // 0: not known
 };
 
 struct ActivationForecast {

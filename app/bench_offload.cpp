@@ -88,7 +88,7 @@ ExitCode bench_offload(const RunConfig& config, const std::vector<std::string>& 
   const Mesh mesh(runtime.size(), mesh_sizes(config.parallel));
   const MeshGroups groups(mesh, *backend.world);
   const auto stream = backend.device().make_stream("compute");
-  TrainModel model(config, *stream, groups);
+  TrainModel model(config, *stream, groups, runtime.local_size());
   RunConfig needed = config;
   needed.run.steps = std::ssize(cases) * (options.warmup + options.steps + 1);
   Loader loader(open_dataset(training_data_spec(needed, runtime.size())),

@@ -12,9 +12,35 @@
 #include "app/console.h"
 #include "app/data_spec.h"
 #include "app/model/cost_model.h"
+#include "app/optimizer_offload.h"
 #include "app/version.h"
 
 namespace ferry {
+namespace {
+
+// The host's part of the optimizer: seconds of the median update, and where its state is.
+void add_update(nlohmann::ordered_json& row, TrainModel& model, const StepTimes& times) {
+  HybridDeviceOptimizer* hybrid = model.hybrid_optimizer();
+  if (hybrid == nullptr || times.updates.empty()) return;
+  const auto of = [&](double UpdateTimes::*part) {
+    std::vector<double> values;
+    for (const UpdateTimes& update : times.updates) values.push_back(update.*part);
+    return median(values);
+  };
+  row["host_fraction"] = hybrid->fraction();
+  row["host_threads"] = hybrid->num_threads();
+  row["host_elements"] = times.updates.back().host_elements;
+  row["update_d2h_s"] = of(&UpdateTimes::d2h);
+  row["update_cpu_s"] = of(&UpdateTimes::cpu_update);
+  row["update_h2d_s"] = of(&UpdateTimes::h2d);
+  row["update_s"] = of(&UpdateTimes::wall);
+  row["update_exposed_s"] = of(&UpdateTimes::exposed);
+  row["update_exposed_share"] = of(&UpdateTimes::exposed) / median(times.step);
+  row["host_state_gib"] = static_cast<double>(hybrid->host_memory().current()) / (1 << 30);
+}
+
+}  // namespace
+
 ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, int64_t steps,
                     bool json, const std::string& command) {
   const Backend backend = choose_backend(config.run.backend, config.model.precision, runtime,
@@ -22,7 +48,7 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, i
   const Mesh mesh(runtime.size(), mesh_sizes(config.parallel));
   const MeshGroups groups(mesh, *backend.world);
   const auto stream = backend.device().make_stream("compute");
-  TrainModel model(config, *stream, groups);
+  TrainModel model(config, *stream, groups, runtime.local_size());
   RunConfig needed = config;
   needed.run.steps = warmup + steps;
   Loader loader(open_dataset(training_data_spec(needed, runtime.size())),
@@ -30,7 +56,19 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, i
 
   const double step_tokens =
       static_cast<double>(config.global_batch(runtime.size()) * config.model.seq);
-  const StepTimes times = measure_steps(config, backend, model, loader, 1, warmup, steps);
+  OptimizerOffload optimizer_offload(config, model, runtime, *backend.world);
+  const auto say = [&](const std::vector<std::string>& lines) {
+    if (runtime.rank() != 0) return;
+    for (const std::string& line : lines) std::cerr << line << std::endl;
+  };
+  say(optimizer_offload.begin());
+  const StepTimes times = measure_steps(config, backend, model, loader, 1, warmup, steps,
+                                        [&](double seconds, double optimizer_seconds) {
+                                          StepReport report;
+                                          report.seconds = seconds;
+                                          report.optimizer_seconds = optimizer_seconds;
+                                          say(optimizer_offload.after_step(report));
+                                        });
   if (runtime.rank() != 0) return ExitCode::Done;
 
   const double seconds = median(times.step);
@@ -50,6 +88,7 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, i
   // Of it, what the reduction of gradients takes after the last pass.
   row["exposed_reduction_s"] = median(times.reduction);
   row["optimizer_s"] = median(times.optimizer);
+  add_update(row, model, times);
   row["tokens_per_s"] = step_tokens / seconds;
   row["tflops"] = flops / seconds / 1e12;
   if (peak > 0) row["mfu"] = flops / seconds / peak;

@@ -15,7 +15,8 @@ double median(std::vector<double> values) {
 }
 
 StepTimes measure_steps(const RunConfig& config, const Backend& backend, TrainModel& model,
-                        Loader& loader, int64_t first_step, int64_t warmup, int64_t steps) {
+                        Loader& loader, int64_t first_step, int64_t warmup, int64_t steps,
+                        const AfterStep& after_step) {
   using Clock = std::chrono::steady_clock;
   const auto seconds = [](Clock::time_point from, Clock::time_point to) {
     return std::chrono::duration<double>(to - from).count();
@@ -50,8 +51,11 @@ StepTimes measure_steps(const RunConfig& config, const Backend& backend, TrainMo
            step);
     model.update(step, step_tokens, norm);
     stream.synchronize();
-    if (i < warmup) continue;
     const auto end = Clock::now();
+    if (after_step) after_step(seconds(start, end), seconds(middle, end));
+    if (i < warmup) continue;
+    if (model.hybrid_optimizer() != nullptr)
+      times.updates.push_back(model.hybrid_optimizer()->times());
     times.step.push_back(seconds(start, end));
     times.enqueue.push_back(seconds(start, enqueued));
     times.backward.push_back(seconds(start, middle));

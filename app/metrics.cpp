@@ -79,6 +79,7 @@ nlohmann::ordered_json metrics_line(const StepReport& r, const MetricsContext& c
   if (!r.d2h_bytes.empty()) line["d2h_bytes"] = whole(r.d2h_bytes);
   if (!r.h2d_bytes.empty()) line["h2d_bytes"] = whole(r.h2d_bytes);
   line["optimizer_s"] = r.optimizer_seconds;
+  if (!r.optimizer_update_s.empty()) line["optimizer_update_s"] = r.optimizer_update_s;
   line["exposed_s"] = {{"data", r.data_seconds}};
   for (const auto& [module, seconds] : r.offload_exposed_s)
     line["exposed_s"]["offload." + module] = seconds;

@@ -16,6 +16,15 @@ LayerPlan layer_plan(const RunConfig& config, bool is_moe, const MachineRates& r
   return layer;
 }
 
+std::optional<double> chosen_fraction(const RunConfig& config, int64_t ranks,
+                                      const std::vector<ActivationForecast>& activations,
+                                      int64_t device_bytes) {
+  const OptimizerOffloadTable& offload = config.optimizer.offload;
+  if (!offload.enabled || offload.fraction || offload.auto_goal != "memory" || device_bytes == 0)
+    return std::nullopt;
+  return fraction_that_fits(config, ranks, activations, device_bytes);
+}
+
 }  // namespace
 
 Plan make_plan(const RunConfig& config, int64_t ranks, const MachineRates& rates) {
@@ -39,10 +48,14 @@ Plan make_plan(const RunConfig& config, int64_t ranks, const MachineRates& rates
   plan.num_microbatches = config.num_microbatches(ranks);
   plan.dense_layer = layer_plan(config, false, rates);
   plan.moe_layer = layer_plan(config, true, rates);
-  for (int pp = 0; pp < grid.pipeline; ++pp) {
+  for (int pp = 0; pp < grid.pipeline; ++pp)
     plan.activations.push_back(forecast_activations(config, ranks, pp, rates));
-    plan.memory.push_back(stage_memory(config, ranks, pp, plan.activations.back()));
-  }
+  plan.chosen_fraction = chosen_fraction(config, ranks, plan.activations, rates.device_bytes);
+  const RunConfig decided =
+      plan.chosen_fraction ? with_fraction(config, *plan.chosen_fraction) : config;
+  for (int pp = 0; pp < grid.pipeline; ++pp)
+    plan.memory.push_back(
+        stage_memory(decided, ranks, pp, plan.activations[static_cast<size_t>(pp)]));
   plan.megatron = megatron_estimate(config, ranks);
   plan.shape = training_schedule(config, ranks);
   plan.schedules = make_schedules(plan.shape);

@@ -3,6 +3,7 @@
 // Every number that the forms of `ferry plan` show.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +44,9 @@ struct Plan {
   // Of a rank of each pipeline rank.
   std::vector<ActivationForecast> activations;
   std::vector<MemoryEstimate> memory;
+  /// What optimizer.offload.fraction = "auto" with auto_goal = "memory" comes to, if the size of a
+  /// device is known.
+  std::optional<double> chosen_fraction;
   MegatronEstimate megatron;
   ScheduleShape shape;
   std::vector<std::vector<Action>> schedules;
@@ -57,10 +61,15 @@ std::vector<int64_t> layers_per_stage(const Plan& plan);
 /// "1,234,567"
 std::string with_commas(int64_t value);
 
+/// The plan as text and as JSON: see app/plan_command.h.
+std::string plan_text(const Plan& plan, const RunConfig& config, int64_t ranks);
+std::string plan_json(const Plan& plan, const RunConfig& config, int64_t ranks);
+
 /// The parts of the text that are about memory: what layers save, where the memory of a rank goes,
-/// what offload moves, and what Megatron-LM's estimator says.
+/// and its optimizer, what offload moves, and what Megatron-LM's estimator says.
 std::string saved_tables(const Plan& plan);
 std::string memory_tables(const Plan& plan);
+std::string optimizer_table(const Plan& plan, const RunConfig& config);
 std::string offload_tables(const Plan& plan, const RunConfig& config);
 std::string megatron_table(const Plan& plan, const RunConfig& config);
 /// One line: what a step moves.

@@ -3,13 +3,14 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <vector>
 
 #include "app/config_file.h"
-#include "app/plan.h"
 
 namespace ferry {
 namespace {
@@ -46,21 +47,38 @@ struct Options {
   int64_t ranks = 0;
   double link_gb_s = MachineRates().link_bytes_per_s / 1e9;
   double tflops = MachineRates().compute_flop_per_s / 1e12;
+  double device_gib = 0;
   bool json = false;
 };
 
 void run(const Options& options) {
   const RunConfig config = load_valid_config(options.config, options.overrides, options.ranks);
   const int64_t ranks = options.ranks > 0 ? options.ranks : config.fewest_ranks();
-  const MachineRates rates{options.link_gb_s * 1e9, options.tflops * 1e12};
-  std::cout << (options.json ? plan_json(config, ranks, rates) : plan_text(config, ranks, rates))
+  const MachineRates rates{options.link_gb_s * 1e9, options.tflops * 1e12,
+                           std::llround(options.device_gib * (1 << 30))};
+  const Plan plan = make_plan(config, ranks, rates);
+  std::cout << (options.json ? plan_json(plan, config, ranks) : plan_text(plan, config, ranks))
             << std::flush;
+  std::cerr << host_warning(plan, config, available_host_memory()) << std::flush;
 }
 
 }  // namespace
 
+std::string host_warning(const Plan& plan, const RunConfig& config, const HostMemory& host) {
+  const MemoryEstimate& most = *std::max_element(
+      plan.memory.begin(), plan.memory.end(), [](const MemoryEstimate& a, const MemoryEstimate& b) {
+        return a.host + a.pageable < b.host + b.pageable;
+      });
+  const std::string problem =
+      host_memory_problem(most, most.host + most.pageable, 1, host, config.optimizer.offload);
+  return problem.empty() ? "" : "warning: if it ran here: " + problem + "\n";
+}
+
 std::string plan_text(const RunConfig& config, int64_t ranks, const MachineRates& rates) {
-  const Plan plan = make_plan(config, ranks, rates);
+  return plan_text(make_plan(config, ranks, rates), config, ranks);
+}
+
+std::string plan_text(const Plan& plan, const RunConfig& config, int64_t ranks) {
   const ModelConfig& model = config.model;
   const MoeConfig& moe = config.moe;
   const double step_flops = plan.flops.total() * static_cast<double>(plan.tokens_per_step);
@@ -96,7 +114,8 @@ std::string plan_text(const RunConfig& config, int64_t ranks, const MachineRates
   for (const auto& [name, count] : rows(plan.parameters)) {
     if (count > 0) text += fmt::format("  {:<16}{:>18}\n", name, with_commas(count));
   }
-  text += saved_tables(plan) + memory_tables(plan) + offload_tables(plan, config);
+  text += saved_tables(plan) + memory_tables(plan) + optimizer_table(plan, config);
+  text += offload_tables(plan, config);
   text += megatron_table(plan, config);
   text += "\nschedule\n" + schedule_text(plan.shape, plan.schedules, kShownActions);
   text += simulation_text(plan.simulation);
@@ -119,6 +138,10 @@ void add_plan_command(CLI::App& root) {
       ->check(CLI::PositiveNumber);
   command->add_option("--tflops", options->tflops, "Rate of the compute, for predictions")
       ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--device-gib", options->device_gib,
+                   "Memory of a device, GiB, to choose optimizer.offload.fraction = auto")
       ->check(CLI::PositiveNumber);
   command->add_flag("--json", options->json, "One JSON object, for programs");
   command->footer("Example: ferry plan configs/olmoe_1b_7b.toml batch.micro=1 --json");

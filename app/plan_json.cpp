@@ -51,10 +51,32 @@ ordered_json offload_of(const ActivationForecast& stage) {
           {"candidates_of_a_pass", stage.offload->num_candidates}};
 }
 
+ordered_json optimizer_of(const OptimizerBytes& bytes) {
+  return {{"device_masters", bytes.device_masters},
+          {"device_moments", bytes.device_moments},
+          {"host_masters", bytes.host_masters},
+          {"host_moments", bytes.host_moments},
+          {"gradient_staging", bytes.gradient_staging},
+          {"value_staging", bytes.value_staging},
+          {"d2h_bytes", bytes.d2h},
+          {"h2d_bytes", bytes.h2d}};
+}
+
+// Null where it is chosen in the run.
+ordered_json fraction_of(const Plan& plan, const OptimizerOffloadTable& offload) {
+  if (!offload.enabled) return 0.0;
+  const std::optional<double> fraction = offload.fraction ? offload.fraction : plan.chosen_fraction;
+  return fraction ? ordered_json(*fraction) : ordered_json(nullptr);
+}
+
 }  // namespace
 
 std::string plan_json(const RunConfig& config, int64_t ranks, const MachineRates& rates) {
-  const Plan plan = make_plan(config, ranks, rates);
+  return plan_json(make_plan(config, ranks, rates), config, ranks);
+}
+
+std::string plan_json(const Plan& plan, const RunConfig& config, int64_t ranks) {
+  const MachineRates& rates = plan.rates;
   ordered_json json;
   json["run"] = config.run.name;
   json["ranks"] = ranks;
@@ -91,6 +113,13 @@ std::string plan_json(const RunConfig& config, int64_t ranks, const MachineRates
   json["pinned_host_bytes_per_rank"] = ordered_json::array();
   for (const MemoryEstimate& memory : plan.memory)
     json["pinned_host_bytes_per_rank"].push_back(memory.host);
+  json["pageable_host_bytes_per_rank"] = ordered_json::array();
+  json["optimizer_bytes_per_rank"] = ordered_json::array();
+  for (const MemoryEstimate& memory : plan.memory) {
+    json["pageable_host_bytes_per_rank"].push_back(memory.pageable);
+    json["optimizer_bytes_per_rank"].push_back(optimizer_of(memory.optimizer_bytes));
+  }
+  json["optimizer_offload_fraction"] = fraction_of(plan, config.optimizer.offload);
   json["activation_bytes_per_rank"] = ordered_json::array();
   json["predicted_offload_per_rank"] = ordered_json::array();
   for (const ActivationForecast& stage : plan.activations) {

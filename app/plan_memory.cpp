@@ -4,53 +4,16 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "app/plan.h"
+#include "app/stage_table.h"
 
 namespace ferry {
 namespace {
 
-// A row of numbers for more stages does not fit into a line.
-constexpr size_t kShownStages = 8;
-
 double gib(double bytes) { return bytes / (1 << 30); }
 double gib(int64_t bytes) { return gib(static_cast<double>(bytes)); }
-
-// The stages that tables show: all, or of many the one that needs most.
-std::vector<size_t> shown_stages(const Plan& plan) {
-  std::vector<size_t> all(plan.memory.size());
-  std::iota(all.begin(), all.end(), size_t{0});
-  if (all.size() <= kShownStages) return all;
-  return {*std::max_element(all.begin(), all.end(), [&](size_t a, size_t b) {
-    return plan.memory[a].total() < plan.memory[b].total();
-  })};
-}
-
-// A column per stage; rows that are 0 everywhere are left out.
-class StageTable {
- public:
-  explicit StageTable(const Plan& plan) : stages_(shown_stages(plan)) {
-    if (plan.memory.size() == 1) return;
-    text_ = fmt::format("  {:<16}", "pipeline rank");
-    for (const size_t stage : stages_) text_ += fmt::format("{:>14}", stage);
-    text_ += '\n';
-  }
-  template <class BytesOf>
-  void row(const std::string& name, BytesOf&& bytes_of) {
-    const auto is_zero = [&](size_t stage) { return bytes_of(stage) == 0; };
-    if (std::all_of(stages_.begin(), stages_.end(), is_zero)) return;
-    text_ += fmt::format("  {:<16}", name);
-    for (const size_t stage : stages_) text_ += fmt::format("{:>14.3f}", gib(bytes_of(stage)));
-    text_ += '\n';
-  }
-  const std::string& text() const { return text_; }
-
- private:
-  std::vector<size_t> stages_;
-  std::string text_;
-};
 
 std::string rates_text(const MachineRates& rates) {
   return fmt::format("{:g} GB/s and {:g} TFLOP/s", rates.link_bytes_per_s / 1e9,
@@ -111,6 +74,7 @@ std::string memory_tables(const Plan& plan) {
     memory.row(rows(plan.memory[0])[i].first,
                [&](size_t pp) { return rows(plan.memory[pp])[i].second; });
   memory.row("pinned, on host", [&](size_t pp) { return plan.memory[pp].host; });
+  memory.row("pageable, on host", [&](size_t pp) { return plan.memory[pp].pageable; });
   std::set<Label> labels;  // in the order of a layer
   for (const ActivationForecast& stage : plan.activations)
     for (const auto& [module, bytes] : stage.by_module) labels.insert(label_of(module).value());
@@ -137,6 +101,12 @@ std::string offload_line(const Plan& plan, const RunConfig& config) {
   if (moves_weights(config))
     text += fmt::format("{}the weights of the first {} layers", text.empty() ? "" : ", and ",
                         config.layer_offload.layers);
+  int64_t optimizer = 0;
+  for (const MemoryEstimate& memory : plan.memory)
+    optimizer = std::max(optimizer, memory.optimizer_bytes.host_state());
+  if (optimizer > 0)
+    text += fmt::format("{}{:.2f} GB of optimizer state", text.empty() ? "" : ", and ",
+                        static_cast<double>(optimizer) / 1e9);
   return fmt::format("offload     {}\n", text.empty() ? "nothing" : text);
 }
 

@@ -6,9 +6,13 @@
 #include <vector>
 
 #include "app/model_layout.h"
+#include "app/optimizer_memory.h"
 
 namespace ferry {
 namespace {
+
+// Of a device that fraction_that_fits leaves free: for libraries and what nobody counts.
+constexpr int64_t kFreeBytes = int64_t{1} << 30;
 
 // Ranks with copies of a parameter.
 int64_t num_copies(const Mesh& mesh, ReduceAxis axis) {
@@ -54,6 +58,7 @@ MemoryEstimate stage_memory(const RunConfig& config, int64_t ranks, int pp,
   const int64_t tokens = config.batch.micro * gpt.model.seq;
 
   MemoryEstimate memory;
+  std::vector<UpdatedPart> updated;
   std::vector<int64_t> moving;  // weights, by layer
   if (config.layer_offload.weights) moving.resize(static_cast<size_t>(config.layer_offload.layers));
   const ModelAxes axes = model_axes(parallel, at);
@@ -71,11 +76,13 @@ MemoryEstimate stage_memory(const RunConfig& config, int64_t ranks, int pp,
       memory.gradients += f * numel;
       const int64_t copies = config.optimizer.distributed ? num_copies(mesh, parameter.axis) : 1;
       const int64_t rows = matrix_rows(parameter.shape);
-      const int64_t updated = (rows + copies - 1) / copies * matrix_columns(parameter.shape);
-      memory.optimizer += (e == f ? 2 : 3) * f * updated;
+      updated.push_back({(rows + copies - 1) / copies * matrix_columns(parameter.shape),
+                         parameter.dtype, parameter.axis == ReduceAxis::Expert});
     });
     if (part.head) memory.logits = logit_bytes(gpt, tokens, shares);
   }
+  memory.optimizer_bytes = optimizer_bytes(config.optimizer, updated);
+  memory.optimizer = memory.optimizer_bytes.device();
   memory.activations = activations.bytes();
   memory.copies = activations.copies;
   memory.stash = activations.stash;
@@ -85,12 +92,48 @@ MemoryEstimate stage_memory(const RunConfig& config, int64_t ranks, int pp,
   memory.weights +=
       std::max(bytes_of_neighbours(moving),
                all - (memory.activations + memory.copies + memory.logits + memory.workspace));
-  memory.host = activations.host + all;
+  const OptimizerOffloadTable& offload = config.optimizer.offload;
+  const int64_t gradients = memory.optimizer_bytes.gradient_staging;
+  const int64_t values = memory.optimizer_bytes.value_staging;
+  memory.host = activations.host + all + (offload.pin_grads ? gradients : 0) +
+                (offload.pin_params ? values : 0);
+  memory.pageable = memory.optimizer_bytes.host_state() + (offload.pin_grads ? 0 : gradients) +
+                    (offload.pin_params ? 0 : values);
   return memory;
 }
 
 MemoryEstimate stage_memory(const RunConfig& config, int64_t ranks, int pp) {
   return stage_memory(config, ranks, pp, forecast_activations(config, ranks, pp));
+}
+
+double fraction_that_fits(const RunConfig& config, int64_t ranks,
+                          const std::vector<ActivationForecast>& activations,
+                          int64_t device_bytes) {
+  const auto fits = [&](int hundredths) {
+    const RunConfig fixed = with_fraction(config, hundredths / 100.0);
+    for (int pp = 0; pp < config.parallel.pipeline; ++pp) {
+      const MemoryEstimate memory =
+          stage_memory(fixed, ranks, pp, activations.at(static_cast<size_t>(pp)));
+      if (memory.total() + kFreeBytes > device_bytes) return false;
+    }
+    return true;
+  };
+  int low = 0, high = 100;  // the more the host has, the less is on the device
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (fits(middle))
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low / 100.0;
+}
+
+RunConfig with_fraction(RunConfig config, double fraction) {
+  OptimizerOffloadTable& offload = config.optimizer.offload;
+  offload.take = offload.takes_last() ? "last" : "first";
+  offload.fraction = fraction;
+  return config;
 }
 
 std::vector<MemoryEstimate> stage_memories(const RunConfig& config, int64_t ranks) {

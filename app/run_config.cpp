@@ -64,8 +64,8 @@ int64_t RunConfig::microbatch_group() const {
 
 std::string value_text(const RunConfig& config, const std::string& path) {
   std::string text;
-  visit_values(config, [&](const std::string& name, const Field&, const auto& value) {
-    if (name == path) text = to_toml(value);
+  visit_values(config, [&](const std::string& name, const Field& field, const auto& value) {
+    if (name == path) text = to_toml(field, value);
   });
   return text;
 }
@@ -102,7 +102,7 @@ std::string toml_text(const RunConfig& config, Shown&& shown) {
       [&](const std::string& path, const Field& field, const auto& value) {
         if (!shown(path)) return;
         if (!table.empty()) text += (text.empty() ? "" : "\n") + std::exchange(table, "");
-        const std::string toml = to_toml(value);
+        const std::string toml = to_toml(field, value);
         const std::string line = toml.empty() ? fmt::format("# {} is not set", field.key)
                                               : fmt::format("{} = {}", field.key, toml);
         text += fmt::format("{:<48}  # {}\n", line, config.origin(path).text());
@@ -135,6 +135,8 @@ std::string legal_text(const Field& field) {
     text += fmt::format("{}`\"{}\"`", text.empty() ? "" : ", ", name);
   }
   if (text.empty()) text = field.range.text();
+  if (!field.word.empty())
+    text += fmt::format("{}`\"{}\"`", text.empty() ? "" : " or ", field.word);
   if (!field.zero.empty()) text += fmt::format("{}0: {}", text.empty() ? "" : "; ", field.zero);
   return text;
 }
@@ -171,7 +173,7 @@ std::string config_markdown() {
       [&](const std::string&, const Field& field, const auto& value) {
         text += fmt::format("| `{}` | {} | {} | {} | {} |\n", field.key,
                             type_name<std::remove_cvref_t<decltype(value)>>(),
-                            default_text(field, to_toml(value)), cell(legal_text(field)),
+                            default_text(field, to_toml(field, value)), cell(legal_text(field)),
                             cell(std::string(field.doc)));
       });
   return text;

@@ -1,13 +1,14 @@
 #pragma once
 
 // The tables of a configuration that say what to train on, for how long and how: [run], [parallel],
-// [batch], [optimizer], [checkpoint], [data], [debug]. The members have the names of the keys.
+// [batch], [checkpoint], [data], [debug]. The members have the names of the keys.
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "app/optimizer_tables.h"
 #include "core/fields.h"
 
 namespace ferry {
@@ -149,109 +150,6 @@ struct BatchTable {
                 .doc = "[first size, increment, samples of the ramp]; empty: no ramp",
                 .range = at_least(0)},
           &BatchTable::ramp);
-  }
-};
-
-/// [optimizer.offload]: HybridDeviceOptimizer, which keeps a part of the optimizer on the CPU.
-struct OptimizerOffloadTable {
-  bool enabled = false;
-  double fraction = 1.0;
-  bool overlap_d2h_h2d = false;
-  bool pin_grads = true;
-  bool pin_params = true;
-  std::string dump_param_groups;
-
-  template <class Visitor>
-  static void visit_fields(Visitor&& visit) {
-    visit(Field{.key = "enabled", .doc = "switch"}, &OptimizerOffloadTable::enabled);
-    visit(Field{.key = "fraction",
-                .doc = "part of the parameters that the CPU updates",
-                .range = closed(0, 1)},
-          &OptimizerOffloadTable::fraction);
-    visit(Field{.key = "overlap_d2h_h2d", .doc = "copy and update at the same time"},
-          &OptimizerOffloadTable::overlap_d2h_h2d);
-    visit(Field{.key = "pin_grads", .doc = "page-locked gradients on the host"},
-          &OptimizerOffloadTable::pin_grads);
-    visit(Field{.key = "pin_params", .doc = "page-locked master weights on the host"},
-          &OptimizerOffloadTable::pin_params);
-    visit(Field{.key = "dump_param_groups",
-                .doc = "JSON file to write with the place of every parameter; empty: none"},
-          &OptimizerOffloadTable::dump_param_groups);
-  }
-};
-
-/// [optimizer]: the update rule and the schedule of the learning rate.
-struct OptimizerTable {
-  std::string name = "adamw";
-  double lr = 0.0;
-  double min_lr = 0.0;
-  std::vector<double> betas = {0.9, 0.999};
-  double eps = 1e-8;
-  double weight_decay = 0.01;
-  double clip_norm = 1.0;
-  std::string schedule = "cosine";
-  int64_t warmup_steps = 0;
-  int64_t decay_steps = 0;
-  int64_t wsd_decay = 0;
-  bool distributed = true;
-  bool precision_aware = false;
-  bool overlap_grad_reduce = true;
-  bool overlap_param_gather = false;
-  OptimizerOffloadTable offload;
-
-  template <class Visitor>
-  static void visit_fields(Visitor&& visit) {
-    visit(Field{.key = "name", .doc = "update rule", .allowed = {"adamw", "sgd"}},
-          &OptimizerTable::name);
-    visit(
-        Field{.key = "lr", .doc = "highest learning rate", .range = at_least(0), .required = true},
-        &OptimizerTable::lr);
-    visit(Field{.key = "min_lr", .doc = "lowest learning rate of the decay", .range = at_least(0)},
-          &OptimizerTable::min_lr);
-    visit(Field{.key = "betas",
-                .doc = "decay of the first and second moment, per step",
-                .range = half_open(0, 1)},
-          &OptimizerTable::betas);
-    visit(Field{.key = "eps", .doc = "added to the root of the second moment", .range = above(0)},
-          &OptimizerTable::eps);
-    visit(Field{.key = "weight_decay",
-                .doc = "decoupled; not on norms and biases",
-                .range = at_least(0)},
-          &OptimizerTable::weight_decay);
-    visit(Field{.key = "clip_norm",
-                .doc = "gradients are scaled down to this global norm",
-                .range = at_least(0),
-                .zero = "off"},
-          &OptimizerTable::clip_norm);
-    visit(Field{.key = "schedule",
-                .doc = "course of the learning rate after the warm-up",
-                .allowed = {"cosine", "constant", "linear", "wsd"}},
-          &OptimizerTable::schedule);
-    visit(Field{.key = "warmup_steps",
-                .doc = "steps of the linear rise from 0 to lr",
-                .range = closed(0, 1e9)},
-          &OptimizerTable::warmup_steps);
-    visit(Field{.key = "decay_steps",
-                .doc = "step at which the decay to min_lr ends; schedule constant ignores it",
-                .range = closed(0, 1e9),
-                .zero = "run.steps, or the step after the warm-up if that is later"},
-          &OptimizerTable::decay_steps);
-    visit(Field{.key = "wsd_decay",
-                .doc = "steps of the final linear decay of schedule wsd",
-                .range = closed(0, 1e9)},
-          &OptimizerTable::wsd_decay);
-    visit(Field{.key = "distributed",
-                .doc = "share the optimizer state over data-parallel ranks (ZeRO-1)"},
-          &OptimizerTable::distributed);
-    visit(Field{.key = "precision_aware", .doc = "moments and gradients in less than fp32"},
-          &OptimizerTable::precision_aware);
-    visit(Field{.key = "overlap_grad_reduce", .doc = "reduce gradients during backward"},
-          &OptimizerTable::overlap_grad_reduce);
-    visit(Field{.key = "overlap_param_gather", .doc = "gather updated weights during forward"},
-          &OptimizerTable::overlap_param_gather);
-    visit(Table{.key = "offload",
-                .doc = "HybridDeviceOptimizer: a part of the optimizer on the CPU."},
-          &OptimizerTable::offload);
   }
 };
 

@@ -34,6 +34,8 @@ struct StepReport {
   int64_t pinned_bytes = 0;  // of host memory pinned for a GPU
   /// By module: bytes over all ranks, and the mean over ranks of the time that compute stood still.
   std::map<std::string, double> d2h_bytes, h2d_bytes, offload_exposed_s;
+  /// Of the last update on the host that is done, mean over ranks: d2h, cpu_update, h2d, wall.
+  std::map<std::string, double> optimizer_update_s;
   std::map<std::string, int64_t> activation_bytes;  // by module, peaks on the first rank's device
 };
 

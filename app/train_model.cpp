@@ -1,5 +1,8 @@
 #include "app/train_model.h"
 
+#include <map>
+
+#include "app/cpu_binding.h"
 #include "app/host_sum.h"
 #include "core/host_copy.h"
 
@@ -18,9 +21,39 @@ LrSchedule lr_schedule(const OptimizerTable& optimizer) {
   return schedule;
 }
 
+std::unique_ptr<UpdateRule> update_rule(const OptimizerTable& optimizer) {
+  if (optimizer.name == "sgd") return make_sgd(optimizer.momentum);
+  return make_adamw(optimizer.betas[0], optimizer.betas[1], optimizer.eps);
+}
+
+MomentTypes moment_types(const OptimizerTable& optimizer) {
+  const auto type = [](const std::string& name) {
+    return name == "bf16" ? std::optional(DType::BF16) : std::nullopt;
+  };
+  if (optimizer.name == "sgd") return {};
+  return {type(optimizer.exp_avg_dtype), type(optimizer.exp_avg_sq_dtype)};
+}
+
+// Until rates are known, everything that may be on the host is there.
+HybridSettings hybrid_settings(const OptimizerTable& optimizer, int ranks_of_host) {
+  const OptimizerOffloadTable& offload = optimizer.offload;
+  HybridSettings settings;
+  settings.fraction = offload.fraction.value_or(1.0);
+  settings.part = offload.takes_last() ? HostPart::Last : HostPart::First;
+  settings.overlap = offload.overlap_d2h_h2d;
+  settings.pin_gradients = offload.pin_grads;
+  settings.pin_values = offload.pin_params;
+  const auto cpus = static_cast<int64_t>(allowed_cpus().size());
+  settings.num_threads = static_cast<int>(
+      offload.threads > 0 ? offload.threads : std::max<int64_t>(1, cpus / ranks_of_host));
+  settings.moment_types = moment_types(optimizer);
+  return settings;
+}
+
 }  // namespace
 
-TrainModel::TrainModel(const RunConfig& config, Stream& stream, const MeshGroups& groups)
+TrainModel::TrainModel(const RunConfig& config, Stream& stream, const MeshGroups& groups,
+                       int ranks_of_host)
     : config_(config),
       model_(config, stream, groups),
       memory_(std::make_unique<ActivationMemory>(config, stream.device(), groups.coordinates().pp)),
@@ -31,14 +64,47 @@ TrainModel::TrainModel(const RunConfig& config, Stream& stream, const MeshGroups
       shards_(make_shards(model_.parameters(), groups_)),
       updated_(config.optimizer.distributed ? pointers(shards_) : model_.parameters()),
       gather_(blocks_, groups_, stream.device(), config.optimizer.overlap_param_gather),
-      store_(stream, updated_),
-      optimizer_(stream, updated_, pointers(shards_), store_),
+      rule_(update_rule(config.optimizer)),
+      store_(make_store(config, stream, ranks_of_host)),
+      optimizer_(stream, pointers(shards_), *rule_, *store_),
       hooks_(*this),
       schedule_(lr_schedule(config.optimizer)) {
   if (!config.layer_offload.weights || memory_->layer_offload() == nullptr) return;
   weights_ = std::make_unique<WeightOffload>(memory_->layer_offload()->engine(), blocks_,
                                              config.layer_offload.layers, pointers(shards_));
   weights_->send_all(stream);
+}
+
+std::unique_ptr<StateStore> TrainModel::make_store(const RunConfig& config, Stream& stream,
+                                                   int ranks_of_host) {
+  if (!config.optimizer.offload.enabled)
+    return std::make_unique<DeviceStateStore>(stream, updated_, *rule_,
+                                              moment_types(config.optimizer));
+  std::map<const Parameter*, Parameter*> updated;  // by the parameter of the model
+  for (size_t i = 0; i < updated_.size(); ++i) updated[model_.parameters()[i]] = updated_[i];
+  std::vector<std::vector<Parameter*>> blocks = blocks_;
+  for (auto& block : blocks)
+    for (Parameter*& parameter : block) parameter = updated.at(parameter);
+  auto hybrid = std::make_unique<HybridDeviceOptimizer>(
+      stream, std::move(blocks), *rule_, hybrid_settings(config.optimizer, ranks_of_host));
+  hybrid_ = hybrid.get();
+  return hybrid;
+}
+
+std::vector<OptimizerPlace> TrainModel::optimizer_places() const {
+  if (hybrid_ != nullptr) return hybrid_->places();
+  return place_optimizer({updated_.begin(), updated_.end()}, 0.0, HostPart::First);
+}
+
+void TrainModel::send_gradients(Stream& stream, int block) {
+  for (const ReduceAxis axis : kReduceAxes)
+    if (const auto final = reducer_.final_event(stream, block, axis))
+      store_->gradients_final(block, axis, *final);
+}
+
+void TrainModel::finish_update() {
+  gather_.wait_all(model_.stream());
+  store_->wait_all_values(model_.stream());
 }
 
 BlockHooks& TrainModel::evaluation_hooks() {
@@ -50,13 +116,14 @@ void TrainModel::replace_values(Write write) {
   Stream& stream = model_.stream();
   if (weights_) weights_->make_room(stream);
   write();
-  if (config_.optimizer.distributed) gather_.start(stream);
+  if (config_.optimizer.distributed) gather_.start(stream, *store_);
   if (!weights_) return;
-  gather_.wait_all(stream);
+  finish_update();
   weights_->send_all(stream);
 }
 
 void TrainModel::begin_step() {
+  store_->begin_step(model_.stream());
   buckets_.zero(model_.stream());
   totals_.clear();
 }
@@ -113,9 +180,6 @@ double TrainModel::gradient_norm(double num_tokens) {
 double TrainModel::update(int64_t step, double num_tokens, double gradient_norm) {
   OptimizerSettings settings;
   settings.lr = schedule_.at(step);
-  settings.beta1 = config_.optimizer.betas[0];
-  settings.beta2 = config_.optimizer.betas[1];
-  settings.eps = config_.optimizer.eps;
   settings.weight_decay = config_.optimizer.weight_decay;
   settings.clip_norm = config_.optimizer.clip_norm;
   replace_values(
@@ -140,8 +204,9 @@ std::vector<StoredRows> TrainModel::stored_rows() const {
 
 LoadReport TrainModel::load(const Checkpoint& checkpoint, bool weights_only) {
   LoadReport report;
-  replace_values(
-      [&] { report = load_state(model_.stream(), checkpoint, updated_, store_, weights_only); });
+  replace_values([&] {
+    report = load_state(model_.stream(), checkpoint, updated_, *rule_, *store_, weights_only);
+  });
   finish_update();
   return report;
 }

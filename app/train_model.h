@@ -9,6 +9,7 @@
 
 #include "app/parallel_model.h"
 #include "app/train_state.h"
+#include "offload/hybrid_device_optimizer.h"
 #include "offload/weight_offload.h"
 #include "optim/buckets.h"
 #include "optim/grad_reducer.h"
@@ -21,9 +22,11 @@ namespace ferry {
 
 class TrainModel {
  public:
-  /// Allocates and initialises everything on the stream's device. All must outlive this.
+  /// Allocates and initialises everything on the stream's device, which `ranks_of_host` ranks share
+  /// the host's CPUs of. All must outlive this.
   /// Collective.
-  TrainModel(const RunConfig& config, Stream& stream, const MeshGroups& groups);
+  TrainModel(const RunConfig& config, Stream& stream, const MeshGroups& groups,
+             int ranks_of_host = 1);
 
   void begin_step();
   /// Forward and backward of all micro-batches of step `step` (from 1), enqueued; with
@@ -50,9 +53,9 @@ class TrainModel {
   double gradient_norm(double num_tokens);
   /// Returns the learning rate used.
   double update(int64_t step, double num_tokens, double gradient_norm);
-  /// Makes the stream wait for weights that are still on their way from other ranks after update.
-  /// Forward need not: it waits block by block.
-  void finish_update() { gather_.wait_all(model_.stream()); }
+  /// Makes the stream wait for weights that are still on their way from the host or from other
+  /// ranks after update. Forward need not: it waits block by block.
+  void finish_update();
   /// What an evaluation has to tell of its blocks.
   BlockHooks& evaluation_hooks();
 
@@ -66,7 +69,12 @@ class TrainModel {
   StepTotals& totals() { return totals_; }
   const LrSchedule& schedule() const { return schedule_; }
 
-  StateStore& store() { return store_; }
+  StateStore& store() { return *store_; }
+  const UpdateRule& rule() const { return *rule_; }
+  /// Null without optimizer.offload.
+  HybridDeviceOptimizer* hybrid_optimizer() { return hybrid_; }
+  /// Where the state of the parameters that this rank updates lives.
+  std::vector<OptimizerPlace> optimizer_places() const;
   /// What of the state this rank writes to a checkpoint.
   std::vector<StoredRows> stored_rows() const;
   LoadReport load(const Checkpoint& checkpoint, bool weights_only);
@@ -78,17 +86,23 @@ class TrainModel {
     explicit Hooks(TrainModel& model) : model_(model) {}
     void before_forward(Pass& pass, int block_idx) override {
       model_.gather_.before_forward(pass, block_idx);
+      model_.store_->wait_values(pass.stream, block_idx);
       model_.memory_->before_forward(pass, block_idx);
       if (model_.weights_) model_.weights_->before_forward(pass, block_idx);
     }
     void after_backward(Pass& pass, int block_idx) override {
       model_.reducer_.after_backward(pass, block_idx);
+      model_.send_gradients(pass.stream, block_idx);
       if (model_.weights_) model_.weights_->after_backward(pass, block_idx);
     }
 
    private:
     TrainModel& model_;
   };
+  // Tells the store of the block's gradients that are final.
+  void send_gradients(Stream& stream, int block);
+  std::unique_ptr<StateStore> make_store(const RunConfig& config, Stream& stream,
+                                         int ranks_of_host);
   // New values, made by `write` on the stream, wherever they live between uses.
   template <class Write>
   void replace_values(Write write);
@@ -103,7 +117,9 @@ class TrainModel {
   std::vector<std::unique_ptr<Parameter>> shards_;  // the rows that this rank owns
   std::vector<Parameter*> updated_;  // they, or without the distributed optimizer all parameters
   ParamGather gather_;
-  DeviceStateStore store_;
+  std::unique_ptr<UpdateRule> rule_;
+  HybridDeviceOptimizer* hybrid_ = nullptr;  // the store, if it is one
+  std::unique_ptr<StateStore> store_;
   Optimizer optimizer_;
   std::unique_ptr<WeightOffload> weights_;  // null: all values stay on the device
   Hooks hooks_;

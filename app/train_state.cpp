@@ -17,11 +17,14 @@ struct NamedTensor {
   Tensor tensor;
 };
 
-std::vector<NamedTensor> tensors_of(const Parameter& parameter, StateStore& store) {
-  const AdamwState& state = store.state(parameter);
-  return {{"model/" + parameter.name, state.master},
-          {"optimizer/exp_avg/" + parameter.name, state.exp_avg},
-          {"optimizer/exp_avg_sq/" + parameter.name, state.exp_avg_sq}};
+std::vector<NamedTensor> tensors_of(const Parameter& parameter, const UpdateRule& rule,
+                                    StateStore& store) {
+  const ParameterState& state = store.state(parameter);
+  std::vector<NamedTensor> tensors{{"model/" + parameter.name, state.master}};
+  for (size_t i = 0; i < state.moments.size(); ++i)
+    tensors.push_back(
+        {concat("optimizer/", rule.moment_names()[i], "/", parameter.name), state.moments[i]});
+  return tensors;
 }
 
 Tensor as_matrix(const Tensor& tensor) {
@@ -33,19 +36,30 @@ std::byte* row_of(const Tensor& matrix, int64_t row) {
          row * matrix.dim(1) * static_cast<int64_t>(size_of(matrix.dtype()));
 }
 
-// One tensor at a time: the host never holds a second copy of the whole state.
+// One tensor at a time, and one in host memory in place: the host never holds a second copy of the
+// whole state. What is stored has the full precision of `stored`.
 LoadReport load_tensor(Stream& stream, const Checkpoint& checkpoint, const std::string& name,
-                       const Tensor& tensor, const Placement& placement) {
+                       const Tensor& tensor, DType stored, const Placement& placement) {
   if (tensor.numel() == 0) return {};
+  const bool in_place = tensor.on_host() && tensor.dtype() == stored;
   const Tensor host =
-      Tensor::host(stream.device(), "checkpoint", as_matrix(tensor).shape(), tensor.dtype());
+      in_place ? as_matrix(tensor)
+               : Tensor::host(stream.device(), "checkpoint", as_matrix(tensor).shape(), stored);
+  if (in_place) stream.record().wait_host();                      // the initial values
   std::memset(host.raw(), 0, static_cast<size_t>(host.bytes()));  // padding
   std::vector<SliceToLoad> slices;
   for (const PlacedBox& box : placement.boxes())
-    slices.push_back({name, tensor.dtype(), placement.global_shape(), box.offset, box.extent,
-                      row_of(host, box.row)});
+    slices.push_back(
+        {name, stored, placement.global_shape(), box.offset, box.extent, row_of(host, box.row)});
   const LoadReport report = checkpoint.load(slices);
-  stream.copy(tensor, host);
+  if (in_place) return report;
+  if (tensor.dtype() == stored) {
+    stream.copy(tensor, host);
+  } else {
+    const Tensor wide = Tensor::empty(stream, "checkpoint", tensor.shape(), stored);
+    stream.copy(wide, host);
+    cast(stream, tensor, wide);
+  }
   stream.record().wait_host();
   return report;
 }
@@ -76,19 +90,28 @@ int64_t state_bytes(int64_t num_parameters, int64_t element_bytes) {
 }
 
 StateSnapshot::StateSnapshot(Stream& stream, const std::vector<StoredRows>& rows,
-                             StateStore& store) {
+                             const UpdateRule& rule, StateStore& store) {
   for (const StoredRows& stored : rows) {
     const Placement placement = stored.parameter->placement().rows(stored.begin, stored.end);
     const std::vector<PlacedBox> boxes = placement.boxes();
     if (boxes.empty()) continue;
-    for (const NamedTensor& named : tensors_of(*stored.parameter, store)) {
-      const Tensor part = as_matrix(named.tensor).rows(stored.begin, stored.end);
-      const Tensor host = Tensor::host(stream.device(), "checkpoint", part.shape(), part.dtype());
-      stream.copy(host, part);
+    const DType full = accumulate_dtype(stored.parameter->dtype);
+    for (const NamedTensor& named : tensors_of(*stored.parameter, rule, store)) {
+      Tensor part = as_matrix(named.tensor).rows(stored.begin, stored.end);
+      if (part.dtype() != full) {
+        const Tensor wide = Tensor::empty(stream, "checkpoint", part.shape(), full);
+        cast(stream, wide, part);
+        part = wide;
+      }
+      Tensor host = part;
+      if (!part.on_host()) {
+        host = Tensor::host(stream.device(), "checkpoint", part.shape(), full);
+        stream.copy(host, part);
+      }
       host_.push_back(host);
       for (const PlacedBox& box : boxes)
-        slices_.push_back({named.name, part.dtype(), placement.global_shape(), box.offset,
-                           box.extent, row_of(host, box.row)});
+        slices_.push_back({named.name, full, placement.global_shape(), box.offset, box.extent,
+                           row_of(host, box.row)});
     }
   }
   stream.record().wait_host();
@@ -107,17 +130,17 @@ void refuse_other_model(const Checkpoint& checkpoint, const std::vector<std::str
 }
 
 LoadReport load_state(Stream& stream, const Checkpoint& checkpoint,
-                      const std::vector<Parameter*>& parameters, StateStore& store,
-                      bool weights_only) {
+                      const std::vector<Parameter*>& parameters, const UpdateRule& rule,
+                      StateStore& store, bool weights_only) {
   LoadReport total;
   for (const Parameter* parameter : parameters) {
     const Placement placement = parameter->placement();
-    for (const NamedTensor& named : tensors_of(*parameter, store)) {
+    const DType full = accumulate_dtype(parameter->dtype);
+    for (const NamedTensor& named : tensors_of(*parameter, rule, store)) {
       if (weights_only && !named.name.starts_with("model/")) continue;
-      add(total, load_tensor(stream, checkpoint, named.name, named.tensor, placement));
+      add(total, load_tensor(stream, checkpoint, named.name, named.tensor, full, placement));
     }
-    const Tensor& master = store.state(*parameter).master;
-    if (!master.same_memory(parameter->value)) cast(stream, parameter->value, master);
+    store.publish(stream, *parameter);
   }
   return total;
 }
@@ -130,8 +153,8 @@ LoadReport load_weights(Stream& stream, const Checkpoint& checkpoint,
     const bool rounds = stored != parameter->dtype;
     const Tensor wide =
         rounds ? Tensor::empty(stream, "checkpoint", parameter->shape, stored) : parameter->value;
-    add(total,
-        load_tensor(stream, checkpoint, "model/" + parameter->name, wide, parameter->placement()));
+    add(total, load_tensor(stream, checkpoint, "model/" + parameter->name, wide, stored,
+                           parameter->placement()));
     if (rounds) cast(stream, parameter->value, wide);
   }
   return total;
@@ -155,7 +178,8 @@ Progress progress_of(const State& state, const std::string& where) {
 std::map<std::string, std::string> state_descriptions() {
   return {
       {"model", "master weights, in the order [out, in]"},
-      {"optimizer", "state of AdamW"},
+      {"optimizer", "state of the optimizer"},
+      {"optimizer/momentum", "momentum of SGD"},
       {"optimizer/exp_avg", "running mean of gradients"},
       {"optimizer/exp_avg_sq", "running mean of squared gradients"},
       {"state/step", "optimizer steps done"},

@@ -3,7 +3,7 @@
 // Everything mutable that a run continues from, and its way into and out of a checkpoint:
 //   model/NAME                the master weights, FP32 (FP64 for float64 models); global.h5 shows
 //                             them as optimizer/master/NAME too
-//   optimizer/exp_avg/NAME, optimizer/exp_avg_sq/NAME
+//   optimizer/exp_avg/NAME, optimizer/exp_avg_sq/NAME; of sgd optimizer/momentum/NAME
 //   state: step, samples, tokens, learning rate, random key, fingerprint of the data
 // The weights used in compute are rounded again from the masters.
 
@@ -35,10 +35,12 @@ struct StoredRows {
   int64_t end = 0;
 };
 
-/// Host copies of this rank's share of the state; they live as long as this object.
+/// This rank's share of the state in host memory: copies that live as long as this object, but of
+/// state that is there anyway itself, which must not change as long.
 class StateSnapshot {
  public:
-  StateSnapshot(Stream& stream, const std::vector<StoredRows>& rows, StateStore& store);
+  StateSnapshot(Stream& stream, const std::vector<StoredRows>& rows, const UpdateRule& rule,
+                StateStore& store);
   const std::vector<SliceToSave>& slices() const { return slices_; }
 
  private:
@@ -54,8 +56,8 @@ void refuse_other_model(const Checkpoint& checkpoint, const std::vector<std::str
 /// whatever parts others saved; with weights_only the moments stay as they are.
 /// Error(ExitCode::Storage) names a tensor that is absent or has another shape.
 LoadReport load_state(Stream& stream, const Checkpoint& checkpoint,
-                      const std::vector<Parameter*>& parameters, StateStore& store,
-                      bool weights_only);
+                      const std::vector<Parameter*>& parameters, const UpdateRule& rule,
+                      StateStore& store, bool weights_only);
 /// Fills the values alone, for evaluation.
 LoadReport load_weights(Stream& stream, const Checkpoint& checkpoint,
                         const std::vector<Parameter*>& parameters);

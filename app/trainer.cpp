@@ -17,6 +17,7 @@
 #include "app/metrics.h"            // metrics.jsonl, events.jsonl
 #include "app/model/cost_model.h"   // FLOPs and bytes
 #include "app/model_layout.h"       // the part of a rank (pipeline)
+#include "app/optimizer_offload.h"  // the part of the optimizer on the host
 #include "app/run_directory.h"      // runs/NAME
 #include "app/start.h"              // where a run begins: resume, run directory
 #include "app/step_report.h"        // the numbers of a step
@@ -71,6 +72,7 @@ struct Trainer::Parts {
   std::unique_ptr<Stream> stream;
 
   TrainModel model;
+  OptimizerOffload optimizer_offload;
 
   std::shared_ptr<const TokenDataset> train_data;
   std::shared_ptr<const TokenDataset> valid_data;
@@ -112,7 +114,8 @@ Trainer::Parts::Parts(const RunConfig& config_in, Runtime& runtime_in,
       backend(open_backend(config, runtime)),
       groups(mesh, *backend.world),
       stream(backend.device().make_stream("compute")),
-      model(config, *stream, groups) {
+      model(config, *stream, groups, runtime.local_size()),
+      optimizer_offload(config, model, runtime, *backend.world) {
   train_data = open_dataset(training_data_spec(config, runtime.size()));
   valid_data = open_validation_data(config, runtime.size());
 
@@ -142,6 +145,7 @@ Trainer::Parts::Parts(const RunConfig& config_in, Runtime& runtime_in,
   }
   console->line(banner(config, mesh, backend, runtime.host_name(), train_data->describe(),
                        begin.description));
+  for (const std::string& line : optimizer_offload.begin()) console->line(line);
 }
 
 ExitCode Trainer::Parts::run() {
@@ -231,6 +235,7 @@ StepReport Trainer::Parts::train_step() {
   report.peak_bytes = backend.device().memory().peak();
   report.pinned_bytes = backend.device().pinned_memory().current();
   report_activation_memory(report);
+  for (const std::string& line : optimizer_offload.after_step(report)) console->line(line);
   return report;
 }
 
@@ -375,7 +380,7 @@ double Trainer::Parts::evaluate_now() {
 void Trainer::Parts::save(const std::string& why) {
   mark(progress.step, "save");
   model.finish_update();
-  const StateSnapshot snapshot(*stream, model.stored_rows(), model.store());
+  const StateSnapshot snapshot(*stream, model.stored_rows(), model.rule(), model.store());
   SaveRequest save_request;
   save_request.run_dir = dir;
   save_request.step = progress.step;

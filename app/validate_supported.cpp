@@ -75,21 +75,6 @@ const std::vector<Exclusion>& unsupported_features() {
           {"batch.ramp"}, [](const RunConfig& c) { return !c.batch.ramp.empty(); },
           "a batch size ramp", "batch.ramp = []"),
       missing(
-          {"optimizer.name"}, [](const RunConfig& c) { return c.optimizer.name == "sgd"; }, "SGD",
-          "optimizer.name = adamw"),
-      missing(
-          {"optimizer.precision_aware"},
-          [](const RunConfig& c) { return c.optimizer.precision_aware; },
-          "a precision-aware optimizer", "optimizer.precision_aware = false"),
-      missing(
-          {"optimizer.offload.enabled"},
-          [](const RunConfig& c) { return c.optimizer.offload.enabled; },
-          "the hybrid CPU and GPU optimizer", "optimizer.offload.enabled = false"),
-      missing(
-          {"optimizer.offload.dump_param_groups"},
-          [](const RunConfig& c) { return !c.optimizer.offload.dump_param_groups.empty(); },
-          "the dump of parameter places", "optimizer.offload.dump_param_groups = \"\""),
-      missing(
           {"activation_offload.delay_until_graph"},
           [](const RunConfig& c) { return c.activation_offload.delay_until_graph; },
           "a delay of offload until graphs are replayed",

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "app/nearest.h"
 #include "app/validate.h"
 
@@ -69,7 +71,26 @@ void validate_schedule(const RunConfig& config, Violations& violations) {
   }
 }
 
-void validate_optimizer(const OptimizerTable& optimizer, Violations& violations) {
+void validate_moment_types(const RunConfig& config, Violations& violations) {
+  const OptimizerTable& optimizer = config.optimizer;
+  const std::pair<const char*, const std::string&> keys[] = {
+      {"optimizer.exp_avg_dtype", optimizer.exp_avg_dtype},
+      {"optimizer.exp_avg_sq_dtype", optimizer.exp_avg_sq_dtype}};
+  for (const auto& [key, dtype] : keys) {
+    if (dtype == "fp32") continue;
+    if (!optimizer.precision_aware)
+      violations.add({key, "optimizer.precision_aware"},
+                     fmt::format("{} without optimizer.precision_aware", key),
+                     "moments have less than full precision only where that is asked for by name",
+                     fmt::format("{} = fp32, or optimizer.precision_aware = true", key));
+    if (config.model.precision == "fp64")
+      violations.add({key, "model.precision"}, "moments of an fp64 model in bf16",
+                     "all state of an fp64 model is fp64", fmt::format("{} = fp32", key));
+  }
+}
+
+void validate_optimizer(const RunConfig& config, Violations& violations) {
+  const OptimizerTable& optimizer = config.optimizer;
   if (optimizer.betas.size() != 2) {
     violations.add({"optimizer.betas"}, "optimizer.betas needs two numbers",
                    fmt::format("it has {}", optimizer.betas.size()), "[0.9, 0.95]");
@@ -87,6 +108,7 @@ void validate_optimizer(const OptimizerTable& optimizer, Violations& violations)
                    "optimizer.precision_aware alone", "it is a form of the distributed AdamW",
                    "optimizer.name = adamw and optimizer.distributed = true");
   }
+  validate_moment_types(config, violations);
 }
 
 void validate_debug(const RunConfig& config, int64_t ranks, Violations& violations) {
@@ -108,7 +130,7 @@ void validate_debug(const RunConfig& config, int64_t ranks, Violations& violatio
 void validate_training(const RunConfig& config, int64_t ranks, Violations& violations) {
   validate_batch(config, ranks, violations);
   validate_schedule(config, violations);
-  validate_optimizer(config.optimizer, violations);
+  validate_optimizer(config, violations);
   validate_debug(config, ranks, violations);
   if (config.run.stop_at_step && *config.run.stop_at_step > config.run.steps) {
     violations.add({"run.stop_at_step", "run.steps"},

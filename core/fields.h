@@ -57,6 +57,7 @@ struct Field {
   bool required = false;                       // has no default
   std::string_view zero = {};                  // what 0 (or false) stands for in a configuration
   std::string_view if_true = {};               // a string that may also be written true or false
+  std::string_view word = {};                  // how an optional that is unset is written
   bool numbers = false;                        // a list of strings that also accepts numbers
 };
 
@@ -118,6 +119,16 @@ std::string to_toml(const std::vector<T>& values) {
   std::string text = "[";
   for (const T& value : values) text += (text.size() > 1 ? ", " : "") + to_toml(value);
   return text + "]";
+}
+
+/// The same as a configuration writes it: an optional that is unset by the field's word, if it has
+/// one.
+template <class T>
+std::string to_toml(const Field& field, const T& value) {
+  if constexpr (is_optional<T>) {
+    if (!value && !field.word.empty()) return to_toml(std::string(field.word));
+  }
+  return to_toml(value);
 }
 
 /// Calls enter(path, Table) before each nested struct of `config` and visit(path, Field, value&)

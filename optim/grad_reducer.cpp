@@ -5,6 +5,7 @@ namespace ferry {
 GradReducer::GradReducer(const GradientBuckets& buckets, const ReduceGroups& groups, Device& device,
                          bool overlap)
     : stream_(device.make_stream("gradient reduction")),
+      groups_(groups),
       distributed_(buckets.distributed()),
       overlap_(overlap) {
   for (const Bucket& bucket : buckets.buckets()) {
@@ -21,6 +22,15 @@ void GradReducer::after_backward(Pass& pass, int block_idx) {
     CHECK(!reduction.done, "block ", block_idx, " has two last backwards in one step");
     reduce(pass.stream, reduction);
   }
+}
+
+std::optional<Event> GradReducer::final_event(Stream& compute, int block, ReduceAxis axis) const {
+  if (!last_) return std::nullopt;
+  if (groups_.of(axis).size() == 1) return compute.record();
+  for (const Reduction& reduction : reductions_)
+    if (reduction.bucket->block == block && reduction.bucket->axis == axis && reduction.done)
+      return reduction.reduced;
+  return std::nullopt;
 }
 
 void GradReducer::finish(Stream& stream) {
@@ -48,6 +58,7 @@ void GradReducer::reduce(Stream& compute, Reduction& reduction) {
     group.all_reduce(*stream_, bucket.gradients, ReduceOp::Sum);
   }
   stream_->hold(bucket.gradients);
+  reduction.reduced = stream_->record();
 }
 
 }  // namespace ferry

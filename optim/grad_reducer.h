@@ -11,6 +11,7 @@
 // hold the sum afterwards; the other rows are undefined.
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/module.h"
@@ -27,6 +28,10 @@ class GradReducer final : public BlockHooks {
   /// Call before the backward of each chunk: is it the chunk's last of this step?
   void set_last(bool last) { last_ = last; }
   void after_backward(Pass& pass, int block_idx) override;
+  /// After after_backward of that block: the event at which its gradients of this axis have their
+  /// final values, of what `compute` and the reductions were given so far; none if that will not be
+  /// before finish().
+  std::optional<Event> final_event(Stream& compute, int block, ReduceAxis axis) const;
   /// After the last backward of the step, on the stream of its passes: reduces what was not reduced
   /// in this step, then makes `stream` wait for all reductions.
   void finish(Stream& stream);
@@ -36,11 +41,13 @@ class GradReducer final : public BlockHooks {
     const Bucket* bucket;
     Group* group;
     bool done;  // enqueued in this step
+    Event reduced = {};
   };
   /// Enqueues it behind what `compute` has so far.
   void reduce(Stream& compute, Reduction& reduction);
 
   std::unique_ptr<Stream> stream_;
+  ReduceGroups groups_;
   std::vector<Reduction> reductions_;  // where the group has more than one rank
   bool distributed_;
   bool overlap_;

@@ -4,15 +4,14 @@
 #include <cmath>
 
 #include "core/host_copy.h"
-#include "core/ops/adamw.h"
 #include "core/ops/reduce.h"
 
 namespace ferry {
 
-Optimizer::Optimizer(Stream& stream, std::vector<Parameter*> updated, std::vector<Parameter*> owned,
+Optimizer::Optimizer(Stream& stream, std::vector<Parameter*> owned, const UpdateRule& rule,
                      StateStore& store)
-    : updated_(std::move(updated)),
-      owned_(std::move(owned)),
+    : owned_(std::move(owned)),
+      rule_(rule),
       store_(store),
       sum_squares_(Tensor::empty(stream, "gradient norm", {1}, DType::F64)) {}
 
@@ -26,19 +25,9 @@ double Optimizer::sum_squares(Stream& stream) {
 void Optimizer::update(Stream& stream, const OptimizerSettings& settings, int64_t step,
                        double num_tokens, double gradient_norm) {
   CHECK(std::isfinite(gradient_norm), "an update with non-finite gradients");
-  AdamwSettings adamw_settings;
-  adamw_settings.lr = settings.lr;
-  adamw_settings.beta1 = settings.beta1;
-  adamw_settings.beta2 = settings.beta2;
-  adamw_settings.eps = settings.eps;
-  adamw_settings.step = step;
-  adamw_settings.grad_scale = gradient_scale(num_tokens, gradient_norm, settings.clip_norm);
-  for (const Parameter* parameter : updated_) {
-    AdamwState& state = store_.state(*parameter);
-    adamw_settings.weight_decay = parameter->decay ? settings.weight_decay : 0.0;
-    adamw(stream, parameter->value, state.master, state.exp_avg, state.exp_avg_sq, parameter->grad,
-          adamw_settings);
-  }
+  store_.update(stream, rule_,
+                {settings.lr, settings.weight_decay,
+                 gradient_scale(num_tokens, gradient_norm, settings.clip_norm), step});
 }
 
 double gradient_norm(double sum_squares, double num_tokens) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// The optimizer step: norm of all gradients, verdict, update. AdamW; see core/ops/adamw.h.
+// The optimizer step: norm of all gradients, verdict, update.
 //
 // Gradients are sums over the tokens of the global batch; they are multiplied by
 //   1/tokens * min(1, clip_norm / (norm + 1e-6))
@@ -14,18 +14,15 @@ namespace ferry {
 
 struct OptimizerSettings {
   double lr = 0;
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double eps = 1e-8;
   double weight_decay = 0.1;  // of parameters with decay
   double clip_norm = 1.0;     // 0: no clipping
 };
 
 class Optimizer {
  public:
-  /// Updates `updated`, whose state is in `store`, and counts `owned` in the norm: the shards of
-  /// this rank (optim/shards.h). With the distributed optimizer both are the same.
-  Optimizer(Stream& stream, std::vector<Parameter*> updated, std::vector<Parameter*> owned,
+  /// Counts `owned` in the norm: the shards of this rank (optim/shards.h). The rule and the store,
+  /// which knows the parameters that it updates, outlive this.
+  Optimizer(Stream& stream, std::vector<Parameter*> owned, const UpdateRule& rule,
             StateStore& store);
 
   /// The sum of squares of the gradients that this rank owns and that are no copies: over all ranks
@@ -38,8 +35,8 @@ class Optimizer {
               double gradient_norm);
 
  private:
-  std::vector<Parameter*> updated_;
   std::vector<Parameter*> owned_;
+  const UpdateRule& rule_;
   StateStore& store_;
   Tensor sum_squares_;  // [1] F64
 };

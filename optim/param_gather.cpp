@@ -1,5 +1,7 @@
 #include "optim/param_gather.h"
 
+#include <algorithm>
+
 #include "optim/shards.h"
 
 namespace ferry {
@@ -9,32 +11,54 @@ ParamGather::ParamGather(const std::vector<std::vector<Parameter*>>& blocks,
     : stream_(device.make_stream("parameter gather")),
       blocks_(blocks.size()),
       ready_(blocks.size()),
+      num_gathered_(blocks.size()),
       overlap_(overlap) {
   for (size_t block = 0; block < blocks.size(); ++block) {
     for (Parameter* parameter : blocks[block]) {
       Group& group = groups.of(parameter->axis);
       if (group.size() == 1) continue;
       const bool tied = parameter->axis == ReduceAxis::Tied;
-      (tied ? tied_ : blocks_[block]).push_back({parameter, &group});
+      (tied ? tied_ : blocks_[block]).push_back({parameter, &group, block});
     }
   }
 }
 
-void ParamGather::start(Stream& compute) {
+void ParamGather::start(Stream& compute, StateStore& store) {
+  store_ = &store;
+  num_gathered_ = 0;
   stream_->wait(compute.record());
-  for (const Gather& part : tied_) gather(part);
-  for (size_t block = 0; block < blocks_.size(); ++block) {
-    for (const Gather& part : blocks_[block]) gather(part);
-    ready_[block] = stream_->record();
-  }
-  all_ready_ = stream_->record();
+  if (!store.updates_later()) gather_until(blocks_.size());
   if (!overlap_) wait_all(compute);
 }
 
+void ParamGather::gather_until(size_t end) {
+  for (; num_gathered_ < end; ++num_gathered_) {
+    if (num_gathered_ == 0) {
+      for (const Gather& part : tied_) {
+        store_->wait_values(*stream_, static_cast<int>(part.block));
+        gather(part);
+      }
+    }
+    const std::vector<Gather>& parts = blocks_[num_gathered_];
+    if (!parts.empty()) store_->wait_values(*stream_, static_cast<int>(num_gathered_));
+    for (const Gather& part : parts) gather(part);
+    ready_[num_gathered_] = stream_->record();
+  }
+}
+
 void ParamGather::before_forward(Pass& pass, int block_idx) {
-  Event& ready = ready_.at(static_cast<size_t>(block_idx));
-  pass.stream.wait(ready);
-  ready = Event();
+  const auto block = static_cast<size_t>(block_idx);
+  gather_until(std::max(num_gathered_, block + 1));
+  pass.stream.wait(ready_.at(block));
+  ready_[block] = Event();
+  // Those that no other rank has.
+  if (store_ != nullptr) store_->wait_values(pass.stream, block_idx);
+}
+
+void ParamGather::wait_all(Stream& stream) {
+  gather_until(blocks_.size());
+  stream.wait(stream_->record());
+  if (store_ != nullptr) store_->wait_all_values(stream);
 }
 
 void ParamGather::gather(const Gather& gather) {

@@ -57,17 +57,34 @@ struct ActivationCost {
   int64_t bytes_per_token = 0;
 };
 
+/// Where the bytes of a rank's optimizer are, and what a step moves of them.
+struct OptimizerBytes {
+  int64_t device_masters = 0;  // fp32, where the weights are bf16
+  int64_t device_moments = 0;  // of the types that the configuration says
+  int64_t host_masters = 0;    // fp32 (fp64 for fp64), as are the moments
+  int64_t host_moments = 0;
+  int64_t gradient_staging = 0;  // host memory of gradients on their way
+  int64_t value_staging = 0;     // host memory of weights on their way back
+  int64_t d2h = 0;               // gradients, of a step
+  int64_t h2d = 0;               // weights, of a step
+
+  int64_t device() const { return device_masters + device_moments; }
+  int64_t host_state() const { return host_masters + host_moments; }
+};
+
 /// Bytes of one rank, on its device.
 struct MemoryEstimate {
   int64_t weights = 0;
   int64_t gradients = 0;    // fp32 (fp64 for fp64)
-  int64_t optimizer = 0;    // both moments, and fp32 masters where the weights are bf16
+  int64_t optimizer = 0;    // optimizer_bytes.device()
   int64_t activations = 0;  // of the micro-batches under way
   int64_t copies = 0;       // activations on their way to or from the host or the stash
   int64_t stash = 0;        // pages of the paged stash
   int64_t logits = 0;       // one chunk of the loss
   int64_t workspace = 0;    // gradients of activations of the widest layer, and library workspace
   int64_t host = 0;         // page-locked, on the host: not in the total
+  int64_t pageable = 0;     // on the host: not in the total
+  OptimizerBytes optimizer_bytes;
   int64_t total() const;
 };
 

@@ -2,20 +2,30 @@
 
 #include "core/ops/adamw_kernels.h"
 #include "core/ops/run_op.h"
+#include "core/ops/update_state.h"
 
 namespace ferry {
+namespace {
+
+void check(const Tensor& value, const Tensor& master, const Tensor& exp_avg,
+           const Tensor& exp_avg_sq, const Tensor& grad, const AdamwSettings& settings) {
+  check_update_state(value, {&master, &grad}, {&exp_avg, &exp_avg_sq});
+  CHECK(settings.step >= 1, "step ", settings.step);
+}
+
+}  // namespace
 
 void adamw(Stream& stream, const Tensor& value, const Tensor& master, const Tensor& exp_avg,
            const Tensor& exp_avg_sq, const Tensor& grad, const AdamwSettings& settings) {
-  CHECK(value.defined(), "value is undefined");
-  for (const Tensor* state : {&master, &exp_avg, &exp_avg_sq, &grad}) {
-    CHECK(state->defined() && state->numel() == value.numel(), "state of shape ", state->shape(),
-          " for a parameter of shape ", value.shape());
-    CHECK(state->dtype() == accumulate_dtype(value.dtype()), "state is ", name_of(state->dtype()),
-          " for ", name_of(value.dtype()));
-  }
-  CHECK(settings.step >= 1, "step ", settings.step);
+  check(value, master, exp_avg, exp_avg_sq, grad, settings);
   run_op(stream, cpu::adamw, cuda::adamw, value, master, exp_avg, exp_avg_sq, grad, settings);
+}
+
+void adamw_on_host(const Tensor& value, const Tensor& master, const Tensor& exp_avg,
+                   const Tensor& exp_avg_sq, const Tensor& grad, const AdamwSettings& settings) {
+  check(value, master, exp_avg, exp_avg_sq, grad, settings);
+  check_on_host({&value, &master, &exp_avg, &exp_avg_sq, &grad});
+  cpu::adamw(value, master, exp_avg, exp_avg_sq, grad, settings);
 }
 
 }  // namespace ferry

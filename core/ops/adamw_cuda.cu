@@ -6,12 +6,12 @@ namespace {
 
 // Reads grad and reads and writes master and both moments once, writes value once. The intrinsics
 // round each operation on its own: the compiler may not make fused multiply-adds of them.
-template <class T>
+template <class T, class M, class V>
 struct Adamw {
   T* value;
   float* master;
-  float* exp_avg;
-  float* exp_avg_sq;
+  M* exp_avg;
+  V* exp_avg_sq;
   const float* grad;
   AdamwScalars<float> c;
 
@@ -45,12 +45,16 @@ struct Adamw {
 void adamw(Stream& stream, const Tensor& value, const Tensor& master, const Tensor& exp_avg,
            const Tensor& exp_avg_sq, const Tensor& grad, const AdamwSettings& settings) {
   dispatch_device_float("adamw", value.dtype(), [&]<class T>() {
-    const Adamw<T> body{device_data<T>(value), master.data<float>(),
-                        exp_avg.data<float>(), exp_avg_sq.data<float>(),
-                        grad.data<float>(),    AdamwScalars<float>(settings)};
-    const bool aligned =
-        aligned16(body.value, body.master, body.exp_avg, body.exp_avg_sq, body.grad);
-    launch_map<4>(stream, value.numel(), aligned, body);
+    dispatch_device_float("adamw", exp_avg.dtype(), [&]<class M>() {
+      dispatch_device_float("adamw", exp_avg_sq.dtype(), [&]<class V>() {
+        const Adamw<T, M, V> body{device_data<T>(value),   master.data<float>(),
+                                  device_data<M>(exp_avg), device_data<V>(exp_avg_sq),
+                                  grad.data<float>(),      AdamwScalars<float>(settings)};
+        const bool aligned =
+            aligned16(body.value, body.master, body.exp_avg, body.exp_avg_sq, body.grad);
+        launch_map<4>(stream, value.numel(), aligned, body);
+      });
+    });
   });
 }
 

@@ -4,7 +4,8 @@
 //
 // For that, each operation below is rounded to nearest on its own, in the type S of the state:
 // nothing is contracted into a fused multiply-add, division and square root are the exact ones of
-// IEEE 754, and subnormal numbers are kept. (CUDA: __fmul_rn and its like.)
+// IEEE 754, and subnormal numbers are kept. (CUDA: __fmul_rn and its like.) Moments in BF16 are
+// widened first, and rounded when all else is computed.
 //   g      = grad * grad_scale
 //   m      = m + one_minus_beta1 * (g - m)
 //   v      = v + one_minus_beta2 * (g * g - v)
@@ -15,6 +16,7 @@
 #include <cmath>
 
 #include "core/ops/adamw.h"
+#include "core/vector_level.h"
 
 namespace ferry {
 
@@ -49,6 +51,9 @@ namespace ferry::cpu {
 
 void adamw(const Tensor& value, const Tensor& master, const Tensor& exp_avg,
            const Tensor& exp_avg_sq, const Tensor& grad, const AdamwSettings& settings);
+/// The same bits with the vectors of `level`, which this processor must have.
+void adamw_at(VectorLevel level, const Tensor& value, const Tensor& master, const Tensor& exp_avg,
+              const Tensor& exp_avg_sq, const Tensor& grad, const AdamwSettings& settings);
 
 }  // namespace ferry::cpu
 

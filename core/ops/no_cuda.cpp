@@ -15,6 +15,7 @@
 #include "core/ops/rmsnorm_kernels.h"
 #include "core/ops/rope_kernels.h"
 #include "core/ops/row_capacity_kernels.h"
+#include "core/ops/sgd_kernels.h"
 #include "core/ops/swiglu_kernels.h"
 #include "core/ops/topk_gate_kernels.h"
 
@@ -161,6 +162,9 @@ void rope(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, c
 }
 void limit_rows(Stream&, const Tensor&, const Tensor&, const RoutingPlan&, int64_t) {
   missing("limit_rows");
+}
+void sgd(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const SgdSettings&) {
+  missing("sgd");
 }
 void swiglu_forward(Stream&, const Tensor&, const Tensor&, const Tensor&) {
   missing("swiglu_forward");

@@ -79,6 +79,41 @@ TEST_F(ConfigFile, QkNormMayBeTrueOrFalse) {
   EXPECT_EQ(load_config(minimal(), {"model.qk_norm=full"}).model.qk_norm, "full");
 }
 
+TEST_F(ConfigFile, AWordMayStandForANumber) {
+  const std::string path = minimal();
+  const auto fraction = [&](const std::vector<std::string>& overrides) {
+    return load_config(path, overrides).optimizer.offload.fraction;
+  };
+  EXPECT_EQ(fraction({}), 1.0);
+  EXPECT_EQ(fraction({"optimizer.offload.fraction=0.25"}), 0.25);
+  EXPECT_EQ(fraction({"optimizer.offload.fraction=0"}), 0.0);
+  EXPECT_EQ(fraction({"optimizer.offload.fraction=auto"}), std::nullopt);
+  EXPECT_EQ(fraction({"optimizer.offload.fraction=auto", "optimizer.offload.fraction=1"}), 1.0);
+  EXPECT_EQ(
+      load_config(
+          write("b.toml", std::string(kMinimal) + "[optimizer.offload]\nfraction = \"auto\"\n"), {})
+          .optimizer.offload.fraction,
+      std::nullopt);
+}
+
+TEST_F(ConfigFile, OtherWordsAreRefused) {
+  const auto expect = [&](const std::string& value, const std::string& what, const std::string& why,
+                          const std::string& fix) {
+    EXPECT_THAT(error_of(minimal(), {"optimizer.offload.fraction=" + value}),
+                AllOf(HasSubstr("error: " + what + "\n"), HasSubstr("why : " + why + "\n"),
+                      HasSubstr("try : " + fix)));
+  };
+  const std::string wanted = "and must be a number or \"auto\"";
+  expect("atuo", "wrong type", "it is a string, " + wanted, "\"auto\"");
+  expect("half", "wrong type", "it is a string, " + wanted, "write a number or \"auto\"");
+  expect("[1]", "wrong type", "it is a list, " + wanted, "write a number or \"auto\"");
+  expect("1.5", "illegal value", "fraction must be in [0, 1] or \"auto\"", "1.0");
+  expect("nan", "illegal value", "fraction must be in [0, 1] or \"auto\"", "a number in [0, 1]");
+  // A field without a word takes none.
+  EXPECT_THAT(error_of(minimal(), {"run.time_limit_minutes=auto"}),
+              HasSubstr("it is a string, and must be a number\n"));
+}
+
 TEST_F(ConfigFile, TrainTakesWeightsAndPaths) {
   const RunConfig config = load_config(minimal("train = [0.7, \"a\", 3, \"b\"]\n"), {});
   EXPECT_EQ(config.data.train, (std::vector<std::string>{"0.7", "a", "3", "b"}));
@@ -146,10 +181,24 @@ TEST_F(ConfigFile, AKeyInTheWrongTableIsFoundElsewhere) {
   EXPECT_THAT(error_of(minimal(), {"moe.z_coeff=0.1"}), HasSubstr("try : moe.router.z_coeff"));
 }
 
+TEST_F(ConfigFile, WhichPartTheHostTakesFollowsTheFraction) {
+  const std::string path = minimal();
+  const auto takes_last = [&](const std::vector<std::string>& overrides) {
+    return load_config(path, overrides).optimizer.offload.takes_last();
+  };
+  const std::string automatic = "optimizer.offload.fraction=auto";
+  EXPECT_FALSE(takes_last({}));
+  EXPECT_TRUE(takes_last({automatic}));
+  EXPECT_TRUE(takes_last({"optimizer.offload.take=last"}));
+  EXPECT_FALSE(takes_last({automatic, "optimizer.offload.take=first"}));
+}
+
 TEST_F(ConfigFile, NamesOfOtherProgramsLeadToOurs) {
   EXPECT_THAT(error_of(minimal(), {"model.num_layers=2"}), HasSubstr("try : model.layers"));
   EXPECT_THAT(error_of(minimal(), {"moe.moe_z_loss_coeff=0.1"}),
               HasSubstr("try : moe.router.z_coeff"));
+  EXPECT_THAT(error_of(minimal(), {"optimizer.use_precision_aware_optimizer=true"}),
+              HasSubstr("try : optimizer.precision_aware"));
   EXPECT_THAT(error_of(minimal(), {"recompute_modules=[moe]"}),
               HasSubstr("try : recompute.modules"));
 }
@@ -193,6 +242,7 @@ TEST_F(ConfigFile, IllegalValues) {
   expect("model.hidden_dropout=1.0", "hidden_dropout must be in [0, 1)", "a number in [0, 1)");
   expect("model.norm_eps=nan", "norm_eps must be above 0", "a number above 0");
   expect("optimizer.weight_decay=inf", "weight_decay must be at least 0", "a number at least 0");
+  expect("optimizer.offload.take=frist", "take must be one of \"first\", \"last\"", "\"first\"");
   expect("optimizer.betas=[0.9,1.5]", "element 1.5: betas must be in [0, 1)", "a number in [0, 1)");
   expect("moe.router.balance=[aux_loss,aux]",
          "element \"aux\": balance must be one of \"aux_loss\", \"seq_aux_loss\", "

@@ -25,10 +25,11 @@ std::string text_of(const std::string& path) {
 
 TEST(RunConfig, ResolvedTomlReadsBackToTheSameValues) {
   const testing::TempDir directory;
-  const RunConfig config = load_config(
-      source("configs/olmoe_1b_7b.toml"),
-      {"run.stop_at_step=5", "run.name='a\"b'", "optimizer.lr=0.1", "data.train=[0.3,a,0.7,b]",
-       "debug.throw_at={rank=0,step=2}", "moe.router.aux_coeff=[0.1]"});
+  const RunConfig config =
+      load_config(source("configs/olmoe_1b_7b.toml"),
+                  {"run.stop_at_step=5", "run.name='a\"b'", "optimizer.lr=0.1",
+                   "data.train=[0.3,a,0.7,b]", "debug.throw_at={rank=0,step=2}",
+                   "optimizer.offload.fraction=auto", "moe.router.aux_coeff=[0.1]"});
   const std::string path = (directory / "resolved.toml").string();
   std::ofstream(path) << resolved_toml(config);
   EXPECT_EQ(differences(config, load_config(path, {})), std::vector<std::string>{});
@@ -57,6 +58,11 @@ TEST(RunConfig, DecidedTomlLeavesDefaultsOut) {
 TEST(RunConfig, DocumentationIsUpToDate) {
   EXPECT_EQ(text_of(source("docs/config.md")), config_markdown())
       << "write it anew: ferry config --markdown > docs/config.md";
+}
+
+TEST(RunConfig, AWordIsDocumentedAsALegalValue) {
+  EXPECT_THAT(config_markdown(),
+              HasSubstr("| `fraction` | number | `1.0` | in [0, 1] or `\"auto\"` | part"));
 }
 
 TEST(RunConfig, EveryFieldIsDocumented) {
@@ -88,6 +94,9 @@ TEST(RunConfig, ValueTextOfAPath) {
   config.moe.router.aux_coeff = {0.5, 1};
   EXPECT_EQ(value_text(config, "moe.router.aux_coeff"), "[0.5, 1.0]");
   EXPECT_EQ(value_text(config, "run.stop_at_step"), "");
+  EXPECT_EQ(value_text(config, "optimizer.offload.fraction"), "1.0");
+  config.optimizer.offload.fraction.reset();
+  EXPECT_EQ(value_text(config, "optimizer.offload.fraction"), "\"auto\"");
   EXPECT_EQ(value_text(config, "no.such"), "");
 }
 

@@ -48,6 +48,22 @@ TEST(Validate, Training) {
        "optimizer.precision_aware alone",
        "distributed AdamW",
        "true"},
+      {{"optimizer.precision_aware=true", "optimizer.name=sgd"},
+       "optimizer.precision_aware alone",
+       "distributed AdamW",
+       "optimizer.name = adamw"},
+      {{"optimizer.exp_avg_dtype=bf16"},
+       "optimizer.exp_avg_dtype without optimizer.precision_aware",
+       "asked for by name",
+       "optimizer.exp_avg_dtype = fp32, or optimizer.precision_aware = true"},
+      {{"optimizer.exp_avg_sq_dtype=bf16"},
+       "optimizer.exp_avg_sq_dtype without optimizer.precision_aware",
+       "asked for by name",
+       "optimizer.exp_avg_sq_dtype = fp32, or optimizer.precision_aware = true"},
+      {{"optimizer.precision_aware=true", "optimizer.exp_avg_dtype=bf16", "model.precision=fp64"},
+       "moments of an fp64 model in bf16",
+       "all state of an fp64 model is fp64",
+       "optimizer.exp_avg_dtype = fp32"},
       {{"debug.throw_at={rank=0}"},
        "debug.throw_at needs a rank and a step",
        "not set",
@@ -72,6 +88,25 @@ TEST(Validate, Training) {
   EXPECT_THAT(violations({"batch.ramp=[4,4,100]"}), ::testing::IsEmpty());
   EXPECT_THAT(violations({"optimizer.schedule=constant", "run.steps=3"}), ::testing::IsEmpty());
   EXPECT_THAT(violations({"run.steps=3"}), ::testing::IsEmpty()) << "a part of the warm-up";
+}
+
+TEST(Validate, OptimizersThatAreLegal) {
+  using Overrides = testing::Overrides;
+  for (const Overrides& overrides :
+       {Overrides{"optimizer.name=sgd", "optimizer.distributed=false"},
+        Overrides{"optimizer.precision_aware=true"},
+        Overrides{"optimizer.precision_aware=true", "optimizer.exp_avg_dtype=bf16",
+                  "optimizer.exp_avg_sq_dtype=bf16"},
+        // Offload needs neither: its host part is of full precision.
+        Overrides{"optimizer.offload.enabled=true", "optimizer.name=sgd",
+                  "optimizer.distributed=false"},
+        Overrides{"optimizer.offload.enabled=true", "optimizer.offload.fraction=auto"},
+        // Said of a part that is switched off.
+        Overrides{"optimizer.offload.fraction=0.5", "optimizer.offload.take=last",
+                  "optimizer.offload.threads=3"},
+        Overrides{"optimizer.offload.dump_param_groups=a.json"}})
+    EXPECT_THAT(testing::violations(overrides), ::testing::IsEmpty())
+        << ::testing::PrintToString(overrides);
 }
 
 }  // namespace

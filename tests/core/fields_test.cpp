@@ -83,6 +83,15 @@ TEST(Fields, TomlTextOfStringsIsEscaped) {
   EXPECT_EQ(to_toml(std::vector<int64_t>{}), "[]");
 }
 
+TEST(Fields, AnUnsetOptionalIsWrittenAsItsWord) {
+  const Field with_word{.key = "limit", .doc = "an optional", .word = "auto"};
+  const Field without{.key = "limit", .doc = "an optional"};
+  EXPECT_EQ(to_toml(with_word, std::optional<double>()), "\"auto\"");
+  EXPECT_EQ(to_toml(with_word, std::optional<double>(0.5)), "0.5");
+  EXPECT_EQ(to_toml(without, std::optional<double>()), "");
+  EXPECT_EQ(to_toml(with_word, int64_t{3}), "3");
+}
+
 TEST(Fields, TypeNames) {
   EXPECT_EQ(type_name<bool>(), "true or false");
   EXPECT_EQ(type_name<std::optional<int64_t>>(), "integer");

@@ -41,8 +41,8 @@ class TrainingRank : public MeshRank {
         gather_(blocks(), axes(), device(), mode.overlap_gather),
         shards_(make_shards(parameters(), axes())),
         updated_(mode.distributed ? pointers(shards_) : parameters()),
-        store_(stream(), updated_),
-        optimizer_(stream(), updated_, pointers(shards_), store_) {}
+        store_(stream(), updated_, *rule_),
+        optimizer_(stream(), pointers(shards_), *rule_, store_) {}
 
   // Gradients: random numbers for each member of a group, and the values themselves, so that a
   // stale value shows. Returns the norm.
@@ -68,14 +68,14 @@ class TrainingRank : public MeshRank {
     settings.lr = 0.05;
     settings.clip_norm = 0.1;
     optimizer_.update(stream(), settings, number, 10, norm);
-    if (mode_.distributed) gather_.start(stream());
+    if (mode_.distributed) gather_.start(stream(), store_);
     return norm;
   }
 
   void wait_all() { gather_.wait_all(stream()); }
   int64_t state_elements() {
     int64_t elements = 0;
-    for (const Parameter* p : updated_) elements += store_.state(*p).exp_avg.numel();
+    for (const Parameter* p : updated_) elements += store_.state(*p).moments[0].numel();
     return elements;
   }
 
@@ -93,6 +93,7 @@ class TrainingRank : public MeshRank {
   ParamGather gather_;
   std::vector<std::unique_ptr<Parameter>> shards_;
   std::vector<Parameter*> updated_;
+  std::unique_ptr<UpdateRule> rule_ = make_adamw(0.9, 0.95, 1e-8);
   DeviceStateStore store_;
   Optimizer optimizer_;
 };
@@ -194,8 +195,9 @@ TEST(Distributed, NormCountsEveryGradientOnce) {
         }
         reducer.finish(rank.stream());
         const auto shards = make_shards(rank.parameters(), rank.axes());
-        DeviceStateStore store(rank.stream(), pointers(shards));
-        Optimizer optimizer(rank.stream(), pointers(shards), pointers(shards), store);
+        const auto rule = make_adamw(0.9, 0.95, 1e-8);
+        DeviceStateStore store(rank.stream(), pointers(shards), *rule);
+        Optimizer optimizer(rank.stream(), pointers(shards), *rule, store);
         const double sum = optimizer.sum_squares(rank.stream());
         std::lock_guard lock(mutex);
         counted += sum;
@@ -212,6 +214,7 @@ TEST(Distributed, NormCountsEveryGradientOnce) {
 class ShardUpdate : public DeviceTest {};
 
 TEST_P(ShardUpdate, HasTheBitsOfTheWhole) {
+  const auto rule = make_adamw(0.9, 0.95, 1e-8);
   for (const int size : {1, 2, 3, 5, 8}) {
     std::vector<double> want;
     for (const bool sharded : {false, true}) {
@@ -226,8 +229,8 @@ TEST_P(ShardUpdate, HasTheBitsOfTheWhole) {
         const std::unique_ptr<Group> group = world.group(rank);
         const auto shards = make_shards({&whole}, {.dense = group.get()});
         const auto updated = sharded ? pointers(shards) : std::vector<Parameter*>{&whole};
-        DeviceStateStore store(stream(), updated);
-        Optimizer optimizer(stream(), updated, updated, store);
+        DeviceStateStore store(stream(), updated, *rule);
+        Optimizer optimizer(stream(), updated, *rule, store);
         squares += optimizer.sum_squares(stream());
         for (int64_t step = 1; step <= 2; ++step)
           optimizer.update(stream(), {.lr = 0.1}, step, 1, 2);

@@ -176,6 +176,15 @@ class ChunkedRank {
     reducer_->after_backward(pass, block);
   }
   void finish() { reducer_->finish(stream()); }
+  bool knows_final(int block, ReduceAxis axis) {
+    return reducer_->final_event(stream(), block, axis).has_value();
+  }
+  // The dense gradient of the block as it is at its final_event.
+  std::vector<double> final_gradient(int block) {
+    const std::unique_ptr<Stream> reader = device_->make_stream("reader");
+    reader->wait(reducer_->final_event(stream(), block, ReduceAxis::Dense).value());
+    return read_back_as_double(*reader, weights_[block].grad);
+  }
   std::vector<double> gradient(int block) {
     return read_back_as_double(stream(), weights_[block].grad);
   }
@@ -211,6 +220,41 @@ TEST(GradReducer, TakesTheLastBackwardOfEachChunk) {
     EXPECT_EQ(rank.gradient(1), std::vector<double>(3, 4));
     EXPECT_EQ(rank.tied_gradient(), std::vector<double>(3, 10));
   });
+}
+
+TEST(GradReducer, TellsWhenGradientsAreFinal) {
+  run_ranks(2, [&](Group& world, Control&) {
+    for (const bool overlap : {false, true}) {
+      ChunkedRank rank(world, world, 0, overlap);
+      rank.backward(1, false);
+      EXPECT_FALSE(rank.knows_final(1, ReduceAxis::Dense)) << "before the last micro-batch";
+      rank.backward(1, true);
+      EXPECT_EQ(rank.knows_final(1, ReduceAxis::Dense), overlap);
+      EXPECT_FALSE(rank.knows_final(0, ReduceAxis::Dense)) << "before its backward";
+      if (overlap) {
+        EXPECT_EQ(rank.final_gradient(1), std::vector<double>(3, 4));
+      }
+      rank.backward(0, true);
+      EXPECT_FALSE(rank.knows_final(0, ReduceAxis::Tied)) << "goes out at the end";
+      if (overlap) {
+        EXPECT_EQ(rank.final_gradient(0), std::vector<double>(3, 2));
+      }
+      rank.finish();
+      EXPECT_FALSE(rank.knows_final(1, ReduceAxis::Dense)) << "of the next step";
+    }
+  });
+}
+
+TEST(GradReducer, WhatIsNotReducedIsFinalAfterItsBackward) {
+  const std::unique_ptr<Group> solo = make_solo_group();
+  for (const bool overlap : {false, true}) {
+    ChunkedRank rank(*solo, *solo, 0, overlap);
+    rank.backward(1, false);
+    EXPECT_FALSE(rank.knows_final(1, ReduceAxis::Dense));
+    rank.backward(1, true);
+    EXPECT_EQ(rank.final_gradient(1), std::vector<double>(3, 2));
+    rank.finish();
+  }
 }
 
 // Two stages of two ranks; the second has the tied weight at the beginning of its backward, and the

@@ -15,6 +15,25 @@
 namespace ferry::testing {
 namespace {
 
+// A store whose updates are made at once, or later; it says who waits for which block.
+class WatchedStore final : public StateStore {
+ public:
+  explicit WatchedStore(bool later = false) : later_(later) {}
+  const ParameterState& state(const Parameter&) override { fail(ExitCode::Internal, "no state"); }
+  void publish(Stream&, const Parameter&) override {}
+  void update(Stream&, const UpdateRule&, const UpdateScalars&) override {}
+  void wait_values(Stream& stream, int block) override {
+    waits += concat(stream.name(), " for ", block, ", ");
+  }
+  void wait_all_values(Stream& stream) override { waits += concat(stream.name(), " for all, "); }
+  bool updates_later() const override { return later_; }
+
+  std::string waits;
+
+ private:
+  bool later_;
+};
+
 // What the ranks of a parameter's group agree on in round `round`.
 std::vector<double> agreed(const Parameter& parameter, int round) {
   return random_values(parameter.global_shape().numel(),
@@ -69,9 +88,10 @@ TEST(ParamGather, BringsTheRowsOfAllOwners) {
           SCOPED_TRACE(concat(layout, overlap ? ", overlap" : ""));
           MeshRank rank(Mesh(layout.world, layout.sizes), world, dtype);
           ParamGather gather(rank.blocks(), rank.axes(), rank.device(), overlap);
+          WatchedStore store;
           for (int round = 0; round < 3; ++round) {
             update_owned(rank, round);
-            gather.start(rank.stream());
+            gather.start(rank.stream(), store);
             for (int micro_batch = 0; micro_batch < 2; ++micro_batch)
               expect_agreed(rank, forward(rank, gather), round);
           }
@@ -89,7 +109,8 @@ TEST(ParamGather, WaitAllIsForReadersOnAnyStream) {
       const std::unique_ptr<Stream> reader = rank.device().make_stream("reader");
       gather.wait_all(*reader);  // nothing was started
       update_owned(rank, 0);
-      gather.start(rank.stream());
+      WatchedStore store;
+      gather.start(rank.stream(), store);
       for (int time = 0; time < 2; ++time) {
         gather.wait_all(*reader);
         for (const Parameter* p : rank.parameters())
@@ -106,8 +127,9 @@ TEST(ParamGather, WaitAllIsForReadersOnAnyStream) {
 // weight of block 1 wait until open() is called.
 class GatedRank {
  public:
-  GatedRank(Group& group, bool overlap)
-      : watched_(group, [this](Stream& stream, const std::string&, const Tensor& out) {
+  GatedRank(Group& group, bool overlap, bool later = false)
+      : store(later),
+        watched_(group, [this](Stream& stream, const std::string&, const Tensor& out) {
           for (const Parameter& p : parameters_)
             if (p.value.defined() && p.value.storage() == out.storage()) calls += p.name + " ";
           if (out.storage() == parameters_[1].value.storage())
@@ -128,7 +150,7 @@ class GatedRank {
         ReduceGroups{&watched_, &watched_, &watched_, &watched_}, *device_, overlap);
   }
 
-  void start() { gather_->start(*stream_); }
+  void start() { gather_->start(*stream_, store); }
   void open() { gate_.set_value(); }
   Event read(int block, Tensor& seen) {
     Pass pass(*stream_, tape_, batch_, totals_, {}, true);
@@ -142,6 +164,7 @@ class GatedRank {
   }
 
   std::string calls;  // names of what was gathered, in order
+  WatchedStore store;
 
  private:
   std::unique_ptr<Device> device_ = make_cpu_device();
@@ -197,6 +220,42 @@ TEST(ParamGather, TiedParametersComeFirst) {
   });
 }
 
+// Values of a store that updates later may not be there yet: the gathers of a block, tied weights
+// of all blocks apart, are enqueued when that block is needed, behind its own values.
+TEST(ParamGather, ValuesThatComeLaterAreGatheredWhenTheirBlockIsNeeded) {
+  run_ranks(2, [&](Group& world, Control&) {
+    GatedRank rank(world, /*overlap=*/true, /*later=*/true);
+    rank.open();
+    rank.start();
+    EXPECT_EQ(rank.calls, "");
+    EXPECT_EQ(rank.store.waits, "");
+    Tensor seen;
+    rank.read(0, seen);
+    EXPECT_EQ(rank.calls, "tied first ");
+    EXPECT_EQ(rank.store.waits, "parameter gather for 1, parameter gather for 0, compute for 0, ");
+    rank.read(0, seen);  // the next micro-batch
+    EXPECT_EQ(rank.calls, "tied first ");
+    rank.read(1, seen);
+    EXPECT_EQ(rank.calls, "tied first second ");
+    EXPECT_EQ(rank.elements(seen), std::vector<double>(4, 1));
+    EXPECT_TRUE(rank.store.waits.ends_with("parameter gather for 1, compute for 1, "))
+        << rank.store.waits;
+  });
+}
+
+TEST(ParamGather, WithoutOverlapValuesThatComeLaterAreGatheredAtOnce) {
+  run_ranks(2, [&](Group& world, Control&) {
+    GatedRank rank(world, /*overlap=*/false, /*later=*/true);
+    rank.open();
+    rank.start();
+    EXPECT_EQ(rank.calls, "tied first second ");
+    EXPECT_TRUE(rank.store.waits.ends_with("compute for all, ")) << rank.store.waits;
+    Tensor first;
+    rank.read(0, first);
+    EXPECT_EQ(rank.elements(first), std::vector<double>(4, 1));
+  });
+}
+
 TEST(ParamGather, AGroupOfOneIsNotCalled) {
   const std::unique_ptr<Group> solo = make_solo_group();
   GatedRank rank(*solo, false);
@@ -204,6 +263,7 @@ TEST(ParamGather, AGroupOfOneIsNotCalled) {
   Tensor second;
   rank.read(1, second).wait_host();
   EXPECT_EQ(rank.calls, "");
+  EXPECT_TRUE(rank.store.waits.ends_with("compute for 1, ")) << rank.store.waits;
   EXPECT_EQ(rank.elements(second), std::vector<double>(2, 1));
 }
 

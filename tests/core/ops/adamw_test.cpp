@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "core/ops/adamw_kernels.h"
+#include "tests/core/ops/hard_values.h"
 #include "tests/support/devices.h"
 
 namespace ferry::testing {
@@ -59,6 +61,60 @@ State<S> expected_update(State<S> s, S grad, const AdamwSettings& settings) {
   return s;
 }
 
+// Elements of one parameter on the host, T its value, M and V its moments.
+template <class T, class M, class V>
+struct Update {
+  using S = compute_t<T>;
+  std::vector<S> master;
+  std::vector<M> m;
+  std::vector<V> v;
+  std::vector<S> grad;
+  std::vector<T> value;
+
+  int64_t size() const { return static_cast<int64_t>(master.size()); }
+
+  Update after(const AdamwSettings& settings) const {
+    Update result = *this;
+    result.value.clear();
+    for (size_t i = 0; i < master.size(); ++i) {
+      const State<S> state = expected_update<S>(
+          {master[i], static_cast<S>(m[i]), static_cast<S>(v[i])}, grad[i], settings);
+      result.master[i] = state.master;
+      result.m[i] = M(state.m);
+      result.v[i] = V(state.v);
+      result.value.push_back(T(state.master));
+    }
+    return result;
+  }
+
+  Update with_one_nan() const {
+    return {testing::with_one_nan(master), testing::with_one_nan(m), testing::with_one_nan(v),
+            testing::with_one_nan(grad), testing::with_one_nan(value)};
+  }
+};
+
+template <class T, class M, class V>
+void expect_same_update(const Update<T, M, V>& actual, const Update<T, M, V>& expected) {
+  expect_same_elements(actual.m, expected.m, "exp_avg");
+  expect_same_elements(actual.v, expected.v, "exp_avg_sq");
+  expect_same_elements(actual.master, expected.master, "master");
+  expect_same_elements(actual.value, expected.value, "value");
+  expect_same_elements(actual.grad, expected.grad, "grad");
+}
+
+template <class E>
+std::vector<E> rounded_values(const std::vector<float>& values) {
+  return {values.begin(), values.end()};
+}
+
+// Whatever bits a float can have, everywhere.
+template <class T, class M, class V>
+Update<T, M, V> hard_update(int64_t n) {
+  return {rounded_values<compute_t<T>>(hard_values(n, 1)), rounded_values<M>(hard_values(n, 2)),
+          rounded_values<V>(hard_values(n, 3)), rounded_values<compute_t<T>>(hard_values(n, 4)),
+          std::vector<T>(static_cast<size_t>(n))};
+}
+
 class AdamwOp : public DeviceTest {
  protected:
   Tensor state(int64_t n, uint64_t seed, double scale = 1) {
@@ -70,38 +126,62 @@ class AdamwOp : public DeviceTest {
     return tensor_of(stream(), values, {n}, accumulate());
   }
 
-  // One update of n elements, compared bit for bit.
-  template <class T>
+  template <class T, class M, class V>
+  Update<T, M, V> run(const Update<T, M, V>& before) {
+    const Shape shape{before.size()};
+    const Tensor value = output(shape), master = from_host(stream(), "t", before.master, shape);
+    const Tensor m = from_host(stream(), "t", before.m, shape);
+    const Tensor v = from_host(stream(), "t", before.v, shape);
+    const Tensor grad = from_host(stream(), "t", before.grad, shape);
+    adamw(stream(), value, master, m, v, grad, kSettings);
+    using S = compute_t<T>;
+    return {read_back<S>(stream(), master), read_back<M>(stream(), m), read_back<V>(stream(), v),
+            read_back<S>(stream(), grad), read_back<T>(stream(), value)};
+  }
+
+  // Numbers such as training has, compared bit for bit.
+  template <class T, class M, class V>
   void expect_bits(int64_t n) {
     using S = compute_t<T>;
     SCOPED_TRACE(n);
-    const Tensor value = output({n}), master = state(n, 1), m = state(n, 2, .1);
-    const Tensor v = squares(n, 3), grad = state(n, 4);
-    const auto old_master = read_back<S>(stream(), master), old_m = read_back<S>(stream(), m);
-    const auto old_v = read_back<S>(stream(), v), g = read_back<S>(stream(), grad);
-    adamw(stream(), value, master, m, v, grad, kSettings);
-
-    std::vector<S> want_master, want_m, want_v;
-    std::vector<T> want_value;
-    for (int64_t i = 0; i < n; ++i) {
-      const State<S> after =
-          expected_update<S>({old_master[i], old_m[i], old_v[i]}, g[i], kSettings);
-      want_master.push_back(after.master);
-      want_m.push_back(after.m);
-      want_v.push_back(after.v);
-      want_value.push_back(T(after.master));
-    }
-    expect_same_bits(stream(), m, from_host(stream(), "want", want_m, {n}));
-    expect_same_bits(stream(), v, from_host(stream(), "want", want_v, {n}));
-    expect_same_bits(stream(), master, from_host(stream(), "want", want_master, {n}));
-    expect_same_bits(stream(), value, from_host(stream(), "want", want_value, {n}));
+    const auto numbers = [&]<class E>(uint64_t seed, double scale) {
+      std::vector<E> elements;
+      for (const double value : random_values(n, seed, scale)) elements.push_back(E(S(value)));
+      return elements;
+    };
+    Update<T, M, V> before{numbers.template operator()<S>(1, 1),
+                           numbers.template operator()<M>(2, .1),
+                           numbers.template operator()<V>(3, 1e-3),
+                           numbers.template operator()<S>(4, 1), std::vector<T>()};
+    for (V& square : before.v) square = V(std::abs(static_cast<S>(square)));
+    expect_same_update(run(before), before.after(kSettings));
   }
 };
 
 TEST_P(AdamwOp, FollowsTheRuleBitForBit) {
   for (const int64_t n : {0, 1, 63, 64, 65, 127, 129, 100001}) {
-    dispatch_float(dtype(), [&]<class T>() { expect_bits<T>(n); });
+    dispatch_float(dtype(), [&]<class T>() { expect_bits<T, compute_t<T>, compute_t<T>>(n); });
   }
+}
+
+TEST_P(AdamwOp, RoundsEachMomentThatIsBf16) {
+  if (accumulate() != DType::F32) GTEST_SKIP() << "the moments of F64 are F64";
+  for (const int64_t n : {0, 1, 67, 100001}) {
+    dispatch_float(dtype(), [&]<class T>() {
+      if constexpr (!std::is_same_v<T, double>) {
+        expect_bits<T, BFloat16, BFloat16>(n);
+        expect_bits<T, BFloat16, float>(n);
+        expect_bits<T, float, BFloat16>(n);
+      }
+    });
+  }
+}
+
+TEST_P(AdamwOp, TreatsAllBitPatternsAlikeOnAllDevices) {
+  dispatch_float(dtype(), [&]<class T>() {
+    const auto before = hard_update<T, compute_t<T>, compute_t<T>>(100003);
+    expect_same_update(run(before).with_one_nan(), before.after(kSettings).with_one_nan());
+  });
 }
 
 TEST_P(AdamwOp, FirstStepMovesByTheLearningRate) {
@@ -134,6 +214,21 @@ TEST_P(AdamwOp, MasterMayBeTheValue) {
   expect_same_bits(stream(), both, master);
 }
 
+TEST_P(AdamwOp, MomentsHaveTheDtypeOfTheStateOrBf16) {
+  const Tensor value = output({8}), s = state(8, 1), bf16 = output({8}, DType::BF16);
+  EXPECT_THAT([&] { adamw(stream(), value, bf16, s, s, s, kSettings); },
+              ThrowsMessage<Error>(HasSubstr("state is bf16 for ")));
+  EXPECT_THAT([&] { adamw(stream(), value, s, s, s, bf16, kSettings); },
+              ThrowsMessage<Error>(HasSubstr("state is bf16 for ")));
+  const auto update = [&] { adamw(stream(), value, s, bf16, bf16, s, kSettings); };
+  if (accumulate() == DType::F64) {
+    EXPECT_THAT(update, ThrowsMessage<Error>(HasSubstr("state is bf16 for f64")));
+  } else {
+    update();
+    stream().synchronize();
+  }
+}
+
 TEST_P(AdamwOp, RefusesWrongArguments) {
   const Tensor value = output({8}), s = state(8, 1), short_state = state(7, 1);
   EXPECT_THAT([&] { adamw(stream(), value, s, s, s, short_state, kSettings); },
@@ -147,6 +242,126 @@ TEST_P(AdamwOp, RefusesWrongArguments) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, AdamwOp, device_cases(), case_name);
+
+// Host memory with room before each tensor, so that views may begin anywhere.
+class AdamwOnHost : public CpuTest {
+ protected:
+  template <class E>
+  Tensor placed(const std::vector<E>& elements, int64_t offset) {
+    const auto n = static_cast<int64_t>(elements.size());
+    const Tensor all = Tensor::host(device(), "t", {n + offset}, DTypeOf<E>::value);
+    std::copy(elements.begin(), elements.end(), all.data<E>() + offset);
+    return all.rows(offset, n + offset);
+  }
+  template <class E>
+  static std::vector<E> elements_of(const Tensor& tensor) {
+    return {tensor.data<E>(), tensor.data<E>() + tensor.numel()};
+  }
+
+  // `offset` elements from an aligned address on; value and master may share memory.
+  template <class T, class M, class V>
+  Update<T, M, V> run(VectorLevel level, const Update<T, M, V>& before, int64_t offset,
+                      bool shared = false) {
+    using S = compute_t<T>;
+    const Tensor master = placed(before.master, offset), m = placed(before.m, offset);
+    const Tensor v = placed(before.v, offset), grad = placed(before.grad, offset);
+    const Tensor value = shared ? master : placed(before.value, offset);
+    cpu::adamw_at(level, value, master, m, v, grad, kSettings);
+    return {elements_of<S>(master), elements_of<M>(m), elements_of<V>(v), elements_of<S>(grad),
+            elements_of<T>(value)};
+  }
+
+  template <class T, class M, class V>
+  void expect_levels_follow_the_rule() {
+    for (const VectorLevel level : vector_levels())
+      for (const int64_t n : {0, 1, 31, 32, 33, 100, 16383, 16384, 16500, 40001})
+        for (const int64_t offset : {0, 1, 7, 32}) {
+          SCOPED_TRACE(concat(name_of(level), ", ", n, " elements from ", offset));
+          const auto before = hard_update<T, M, V>(n);
+          expect_same_update(run(level, before, offset).with_one_nan(),
+                             before.after(kSettings).with_one_nan());
+        }
+  }
+};
+
+TEST_F(AdamwOnHost, AllLevelsFollowTheRule) {
+  expect_levels_follow_the_rule<BFloat16, float, float>();
+  expect_levels_follow_the_rule<float, float, float>();
+}
+TEST_F(AdamwOnHost, AllLevelsFollowTheRuleInDouble) {
+  expect_levels_follow_the_rule<double, double, double>();
+}
+TEST_F(AdamwOnHost, AllLevelsRoundMoments) {
+  expect_levels_follow_the_rule<BFloat16, BFloat16, BFloat16>();
+  expect_levels_follow_the_rule<BFloat16, BFloat16, float>();
+  expect_levels_follow_the_rule<float, float, BFloat16>();
+}
+
+TEST_F(AdamwOnHost, MasterMayBeTheValueAtAllLevels) {
+  const auto before = hard_update<float, float, float>(20011);
+  for (const VectorLevel level : vector_levels()) {
+    SCOPED_TRACE(name_of(level));
+    expect_same_update(run(level, before, 3, true).with_one_nan(),
+                       before.after(kSettings).with_one_nan());
+  }
+}
+
+TEST_F(AdamwOnHost, KeepsThePayloadOfAnOnlyNan) {
+  // In turn one input of four is a NaN; the others are numbers.
+  const std::vector<double> numbers = random_values(4 * 20000, 5);
+  Update<BFloat16, float, float> before;
+  for (size_t i = 0; i < 20000; ++i) {
+    float x[4];
+    for (size_t k = 0; k < 4; ++k) x[k] = static_cast<float>(std::abs(numbers[4 * i + k]));
+    const auto payload = static_cast<uint32_t>(i % 2 == 0 ? 0x7fc00000u : 0xffc00000u);
+    x[i % 4] = std::bit_cast<float>(payload | static_cast<uint32_t>(i << 6));
+    before.master.push_back(x[0]);
+    before.m.push_back(x[1]);
+    before.v.push_back(x[2]);
+    before.grad.push_back(x[3]);
+  }
+  before.value.resize(before.master.size());
+  const auto after = before.after(kSettings);
+  EXPECT_EQ(std::bit_cast<uint32_t>(after.master[4]), 0x7fc00100u);
+  for (const VectorLevel level : vector_levels()) {
+    SCOPED_TRACE(name_of(level));
+    expect_same_update(run(level, before, 0), after);
+  }
+}
+
+TEST_F(AdamwOnHost, IsTheOpOfTheCpu) {
+  const auto before = hard_update<BFloat16, float, float>(20011);
+  const Tensor value = placed(before.value, 1), master = placed(before.master, 1);
+  const Tensor m = placed(before.m, 1), v = placed(before.v, 1), grad = placed(before.grad, 1);
+  adamw_on_host(value, master, m, v, grad, kSettings);
+  const Tensor op_value = placed(before.value, 1), op_master = placed(before.master, 1);
+  const Tensor op_m = placed(before.m, 1), op_v = placed(before.v, 1);
+  adamw(stream(), op_value, op_master, op_m, op_v, grad, kSettings);
+  expect_same_bits(stream(), value, op_value);
+  expect_same_bits(stream(), master, op_master);
+  expect_same_bits(stream(), m, op_m);
+  expect_same_bits(stream(), v, op_v);
+}
+
+TEST_F(AdamwOnHost, RefusesWrongArguments) {
+  const Tensor s = Tensor::host(device(), "t", {8}, DType::F32);
+  AdamwSettings settings = kSettings;
+  settings.step = 0;
+  EXPECT_THAT([&] { adamw_on_host(s, s, s, s, s, settings); },
+              ThrowsMessage<Error>(HasSubstr("step 0")));
+  EXPECT_THAT([&] { adamw_on_host(s, s, s, s, s.rows(0, 7), kSettings); },
+              ThrowsMessage<Error>(HasSubstr("state of shape [7] for a parameter of shape [8]")));
+}
+
+TEST_F(AdamwOnHost, RefusesMemoryOfAGpu) {
+  if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  const Tensor s = Tensor::host(device(), "t", {8}, DType::F32);
+  const auto gpu = make_cuda_device(0);
+  const auto gpu_stream = gpu->make_stream("test");
+  const Tensor elsewhere = Tensor::empty(*gpu_stream, "t", {8}, DType::F32);
+  EXPECT_THAT([&] { adamw_on_host(s, s, s, s, elsewhere, kSettings); },
+              ThrowsMessage<Error>(HasSubstr("a tensor of shape [8] is not in host memory")));
+}
 
 }  // namespace
 }  // namespace ferry::testing

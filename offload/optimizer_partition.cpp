@@ -1,0 +1,46 @@
+#include "offload/optimizer_partition.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/check.h"
+
+namespace ferry {
+
+std::vector<bool> choose_for_host(std::span<const int64_t> elements, double fraction,
+                                  HostPart part) {
+  CHECK(0 <= fraction && fraction <= 1, "fraction ", fraction);
+  const double threshold =
+      fraction * static_cast<double>(std::accumulate(elements.begin(), elements.end(), int64_t{0}));
+  std::vector<bool> on_host(elements.size(), false);
+  int64_t taken = 0;
+  for (size_t i = 0; i < elements.size(); ++i) {
+    const size_t next = part == HostPart::First ? i : elements.size() - 1 - i;
+    if (static_cast<double>(taken) >= threshold) break;
+    on_host[next] = true;
+    taken += elements[next];
+  }
+  return on_host;
+}
+
+std::vector<OptimizerPlace> place_optimizer(const std::vector<const Parameter*>& parameters,
+                                            double fraction, HostPart part) {
+  std::vector<OptimizerPlace> places;
+  for (const Parameter* parameter : parameters)
+    places.push_back({parameter->name, parameter->axis == ReduceAxis::Expert, parameter->decay,
+                      false, parameter->shape.numel()});
+  for (const bool expert : {false, true}) {
+    std::vector<size_t> members;
+    std::vector<int64_t> elements;
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (places[i].expert != expert) continue;
+      members.push_back(i);
+      elements.push_back(places[i].elements);
+    }
+    const std::vector<bool> on_host = choose_for_host(elements, fraction, part);
+    for (size_t i = 0; i < members.size(); ++i) places[members[i]].on_host = on_host[i];
+  }
+  return places;
+}
+
+}  // namespace ferry
