@@ -68,6 +68,14 @@ ExitCode bench_comm(const RunConfig& config, Runtime& runtime, int64_t max_mib, 
 ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, int64_t steps,
                     bool json, const std::string& command);
 
+/// AdamW and SGD on the host (BF16 values, FP32 state) with 1, 2, 4 ... and all threads, and with
+/// each VectorLevel, beside loops that read and write the same memory and do almost nothing else,
+/// and beside plain read, copy and triad; with a GPU also while copies run both ways, and the GPU's
+/// own update. `elements` 0: four times the last-level cache, or a quarter of the free memory. The
+/// levels are compared bit for bit first. Error(ExitCode::Usage) on more than one rank,
+/// Error(ExitCode::Resource) for more elements than there is memory.
+ExitCode bench_adam(Runtime& runtime, int64_t elements, bool json, const std::string& command);
+
 struct OffloadBenchOptions {
   int64_t warmup = 2;  // steps of each case before those that count
   int64_t steps = 5;

@@ -119,6 +119,29 @@ void add_comm_bench(CLI::App& bench, int& exit_code) {
   });
 }
 
+void add_adam_bench(CLI::App& bench, int& exit_code) {
+  struct AdamOptions {
+    int64_t elements = 0;
+    bool json = false;
+  };
+  const auto options = std::make_shared<AdamOptions>();
+  CLI::App* command =
+      bench.add_subcommand("adam", "The optimizer's update on the host, beside its memory's rates");
+  command
+      ->add_option("--elements", options->elements,
+                   "Parameters; by default four times what fits in the cache, if memory allows")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--json", options->json, "One JSON object a row");
+  command->footer("Example: ferry bench adam --elements 1000000");
+  command->callback([options, &exit_code] {
+    exit_code = run_job([&](Runtime& runtime) {
+      std::string text = "ferry bench adam";
+      if (options->elements > 0) text += concat(" --elements ", options->elements);
+      return bench_adam(runtime, options->elements, options->json, text);
+    });
+  });
+}
+
 }  // namespace
 
 void add_bench_command(CLI::App& root, int& exit_code) {
@@ -147,6 +170,7 @@ void add_bench_command(CLI::App& root, int& exit_code) {
 
   add_offload_bench(*bench, exit_code);
   add_comm_bench(*bench, exit_code);
+  add_adam_bench(*bench, exit_code);
 
   struct PipelineOptions {
     int64_t forward_us = 4000;

@@ -36,6 +36,11 @@ void add_update(nlohmann::ordered_json& row, TrainModel& model, const StepTimes&
   row["update_s"] = of(&UpdateTimes::wall);
   row["update_exposed_s"] = of(&UpdateTimes::exposed);
   row["update_exposed_share"] = of(&UpdateTimes::exposed) / median(times.step);
+  int64_t on_device = 0;
+  for (const auto& usage : model.model().stream().device().memory().table())
+    if (usage.name.starts_with("masters") || usage.name.starts_with("moments"))
+      on_device += usage.current;
+  row["device_state_gib"] = static_cast<double>(on_device) / (1 << 30);
   row["host_state_gib"] = static_cast<double>(hybrid->host_memory().current()) / (1 << 30);
 }
 

@@ -19,15 +19,15 @@ struct UpdateArrays {
   static UpdateArrays allocate(Device& device, int64_t elements);
   int64_t size() const { return value.numel(); }
   UpdateArrays part(int64_t begin, int64_t end) const;
-  /// Numbers such as an update has; different ones for each element and `seed`, from `first` on.
-  void fill(uint32_t seed, int64_t first) const;
+  /// Numbers such as an update has, those of elements [first, first + size()) of a long array.
+  void fill(int64_t first) const;
 };
 
 /// Bytes of one element of all arrays.
 inline constexpr int64_t kUpdateArrayBytes = 18;
 
 enum class HostLoop {
-  Read,           // master
+  Read,           // all four FP32 arrays
   Copy,           // exp_avg to grad
   Triad,          // exp_avg + s * exp_avg_sq to grad
   AdamwPattern,   // all that adamw reads and writes, unchanged but for the value

@@ -56,7 +56,7 @@ std::string optimizer_table(const Plan& plan, const RunConfig& config) {
   return text + fmt::format(
                     "  {:<16}{:.3f} GB to the host ({:.3f} s at {:g} GB/s), {:.3f} GB to "
                     "the device ({:.3f} s)\n",
-                    "copies of a step", gb(most.d2h), static_cast<double>(most.d2h) / link,
+                    "copies per step", gb(most.d2h), static_cast<double>(most.d2h) / link,
                     link / 1e9, gb(most.h2d), static_cast<double>(most.h2d) / link);
 }
 

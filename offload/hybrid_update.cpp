@@ -21,7 +21,11 @@ double seconds_since(Clock::time_point start) {
 
 void HybridDeviceOptimizer::begin_step(Stream& stream) {
   stream.wait(to_host_->record());
-  for (Chunk& chunk : chunks_) chunk.gradients = Tensor();
+  for (Chunk& chunk : chunks_) {
+    if (!chunk.gradients.defined()) continue;
+    chunk.arrived.wait_host();  // its memory is for this step, which may be quick to ask for it
+    chunk.gradients = Tensor();
+  }
   sent_.clear();
   sent_bytes_ = 0;
 }
@@ -86,7 +90,9 @@ void HybridDeviceOptimizer::update(Stream& stream, const UpdateRule& rule,
     times_->d2h_bytes = std::exchange(sent_bytes_, 0);
     for (const Chunk& chunk : chunks_)
       blocks_[chunk.block].enqueued = std::make_shared<HostEvent>(updates_->name());
-    enqueue_cpu(*updates_, [this, jobs = std::move(jobs), scalars] { run(jobs, scalars); });
+    enqueue_cpu(*updates_, [this, jobs = std::move(jobs), scalars]() mutable {
+      run(std::move(jobs), scalars);
+    });
     return;
   }
 
@@ -117,9 +123,11 @@ void HybridDeviceOptimizer::run(std::vector<Job> jobs, const UpdateScalars& scal
   try {
     while (!jobs.empty()) {
       const size_t next = next_job(jobs);
-      const Job job = std::move(jobs[next]);
+      Job job = std::move(jobs[next]);
       jobs.erase(jobs.begin() + static_cast<int64_t>(next));
-      return_values(job, update_on_host(job, scalars));
+      const Tensor values = update_on_host(job, scalars);
+      job.gradients = Tensor();  // before anybody knows: the next step wants its memory
+      return_values(job, values);
       const size_t block = job.chunk->block;
       if (--jobs_left[block] > 0) continue;
       blocks_[block].on_device = returning_.back();
@@ -183,7 +191,7 @@ void HybridDeviceOptimizer::return_values(const Job& job, const Tensor& values) 
   }
   times_->h2d.push_back({begin, to_device_->stamp()});
   returning_.push_back(to_device_->record());
-  if (returning_.size() <= kMaxReturning) return;
+  if (returning_.size() < kMaxReturning) return;
   returning_.front().wait_host();
   returning_.pop_front();
 }

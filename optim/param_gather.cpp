@@ -19,6 +19,7 @@ ParamGather::ParamGather(const std::vector<std::vector<Parameter*>>& blocks,
       if (group.size() == 1) continue;
       const bool tied = parameter->axis == ReduceAxis::Tied;
       (tied ? tied_ : blocks_[block]).push_back({parameter, &group, block});
+      has_gathers_ = true;
     }
   }
 }
@@ -28,7 +29,8 @@ void ParamGather::start(Stream& compute, StateStore& store) {
   num_gathered_ = 0;
   stream_->wait(compute.record());
   if (!store.updates_later()) gather_until(blocks_.size());
-  if (!overlap_) wait_all(compute);
+  // Where no other rank has rows, there is nothing but the updates to wait for, block by block.
+  if (!overlap_ && has_gathers_) wait_all(compute);
 }
 
 void ParamGather::gather_until(size_t end) {

@@ -47,6 +47,7 @@ class ParamGather final : public BlockHooks {
   std::vector<Event> ready_;  // of each block; reset once it was waited for
   size_t num_gathered_;       // blocks
   StateStore* store_ = nullptr;
+  bool has_gathers_ = false;
   bool overlap_;
 };
 

@@ -159,6 +159,59 @@ TEST(PlanCommand, PredictsWhatOffloadMoves) {
   EXPECT_THROW(with({"--tflops", "-1"}), CLI::ValidationError);
 }
 
+TEST(PlanCommand, SaysWhereTheOptimizerIs) {
+  const std::vector<std::string> arguments{"plan", source("configs/olmoe_1b_7b.toml"), "--json",
+                                           "optimizer.offload.enabled=true"};
+  const auto plan_with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), arguments.begin(), arguments.end());
+    return nlohmann::json::parse(output_of(more));
+  };
+  const int64_t parameters = 6'919'161'856, router = 2'097'152;
+  const nlohmann::json all = plan_with({"optimizer.offload.overlap_d2h_h2d=true"});
+  const nlohmann::json& bytes = all["optimizer_bytes_per_rank"][0];
+  EXPECT_EQ(bytes["host_masters"], 4 * parameters);
+  EXPECT_EQ(bytes["host_moments"], 8 * parameters);
+  EXPECT_EQ(bytes["gradient_staging"], 4 * parameters);
+  EXPECT_EQ(bytes["d2h_bytes"], 4 * parameters);
+  EXPECT_EQ(bytes["h2d_bytes"], 2 * parameters + 2 * router);
+  EXPECT_EQ(all["memory_bytes_per_rank"][0]["optimizer"], 0);
+  EXPECT_EQ(all["pageable_host_bytes_per_rank"][0], 12 * parameters);
+  EXPECT_EQ(all["pinned_host_bytes_per_rank"][0].get<int64_t>(),
+            4 * parameters + bytes["value_staging"].get<int64_t>());
+  EXPECT_EQ(all["optimizer_offload_fraction"], 1.0);
+
+  const nlohmann::json unpinned =
+      plan_with({"optimizer.offload.pin_grads=false", "optimizer.offload.pin_params=false"});
+  EXPECT_EQ(unpinned["pinned_host_bytes_per_rank"][0], 0);
+  const nlohmann::json& staged = unpinned["optimizer_bytes_per_rank"][0];
+  EXPECT_EQ(unpinned["pageable_host_bytes_per_rank"][0].get<int64_t>(),
+            12 * parameters + staged["gradient_staging"].get<int64_t>() +
+                staged["value_staging"].get<int64_t>());
+
+  const std::string automatic = "optimizer.offload.fraction=auto";
+  EXPECT_TRUE(plan_with({automatic})["optimizer_offload_fraction"].is_null());
+  const nlohmann::json chosen = plan_with({automatic, "--device-gib", "100"});
+  EXPECT_GT(chosen["optimizer_offload_fraction"], 0.0);
+  EXPECT_LT(chosen["optimizer_offload_fraction"], 1.0);
+  EXPECT_LE(chosen["memory_bytes_per_rank"][0]["total"].get<double>(), 99.0 * (1 << 30));
+  EXPECT_EQ(plan_with({"optimizer.offload.enabled=false"})["optimizer_offload_fraction"], 0.0);
+  EXPECT_THROW(plan_with({"--device-gib", "0"}), CLI::ValidationError);
+}
+
+TEST(PlanCommand, WarnsOfAHostThatIsTooSmall) {
+  const RunConfig config =
+      load_valid_config(source("configs/quickstart.toml"), {"optimizer.offload.enabled=true"}, 2);
+  const Plan plan = make_plan(config, 2, {});
+  const int64_t need = plan.memory[0].host + plan.memory[0].pageable;
+  ASSERT_GT(need, 0);
+  EXPECT_EQ(host_warning(plan, config, {need, "there"}), "");
+  const std::string warning = host_warning(plan, config, {need - 1, "there"});
+  EXPECT_THAT(warning,
+              ::testing::StartsWith("warning: if it ran here: the host has too little memory: "));
+  EXPECT_THAT(warning, HasSubstr("\n  --> there\n"));
+  EXPECT_THAT(warning, HasSubstr("try : a smaller optimizer.offload.fraction"));
+}
+
 TEST(PlanCommand, MegatronsEstimateIsBeside) {
   const std::string config = source("configs/bench/olmoe_8l.toml");
   EXPECT_THAT(output_of({"plan", config}), HasSubstr("beside Megatron-LM's estimator"));

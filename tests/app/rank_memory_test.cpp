@@ -14,7 +14,8 @@ struct Allocated {
   int pp = 0;
   int64_t weights = 0, gradients = 0, optimizer = 0;
   int64_t host = 0;
-  int64_t padding = 0;  // most bytes that the gradients may have beyond their elements
+  int64_t host_state = 0;  // of the optimizer
+  int64_t padding = 0;     // most bytes that the gradients may have beyond their elements
 };
 
 int64_t bytes_named(const MemoryLedger& memory, const std::string& name) {
@@ -32,7 +33,11 @@ std::vector<Allocated> allocate(const RunConfig& config, int ranks) {
     const MemoryLedger& memory = rank.device().memory();
     own.weights = bytes_named(memory, "parameters");
     own.gradients = bytes_named(memory, "gradients fp32");
-    own.optimizer = bytes_named(memory, "moments fp32") + bytes_named(memory, "masters fp32");
+    own.optimizer = bytes_named(memory, "moments fp32") + bytes_named(memory, "moments bf16") +
+                    bytes_named(memory, "masters fp32");
+    if (HybridDeviceOptimizer* hybrid = rank.model().hybrid_optimizer(); hybrid != nullptr)
+      own.host_state = bytes_named(hybrid->host_memory(), "moments fp32") +
+                       bytes_named(hybrid->host_memory(), "masters fp32");
     own.host = bytes_named(memory, "offloaded weights");  // of the same device, on the CPU
     for (const Parameter* p : rank.model().parameters()) {
       // Each begins at a multiple of 64 elements and has a row more for every rank at most.
@@ -78,6 +83,37 @@ TEST_F(RankMemory, WeightsGradientsAndOptimizerAreWhatEachRankAllocates) {
       layout.emplace_back(precision);
       expect_estimate(layout, 4);
     }
+  }
+}
+
+// The first rank of a stage owns most rows, so its part is what is counted exactly.
+TEST_F(RankMemory, OptimizerStateIsSplitAsEachRankSplitsIt) {
+  const auto expect = [&](std::vector<std::string> overrides, int ranks) {
+    overrides.emplace_back("optimizer.offload.enabled=true");
+    SCOPED_TRACE(::testing::PrintToString(overrides));
+    const RunConfig config = testing::parallel_run(dir_, overrides, ranks);
+    const MemoryEstimate memory = stage_memory(config, ranks, 0);
+    const Allocated own = allocate(config, ranks)[0];
+    EXPECT_EQ(own.weights, memory.weights);
+    EXPECT_EQ(own.optimizer, memory.optimizer);
+    EXPECT_EQ(own.host_state, memory.optimizer_bytes.host_state());
+    return memory;
+  };
+  for (const char* precision : {"model.precision=bf16", "model.precision=fp32"}) {
+    for (const char* fraction : {"0", "0.3", "0.5", "1", "auto"})
+      expect({precision, concat("optimizer.offload.fraction=", fraction)}, 1);
+    expect({precision, "optimizer.offload.fraction=0.5", "optimizer.offload.take=last"}, 1);
+    expect({precision, "optimizer.offload.fraction=0.5", "optimizer.name=sgd"}, 1);
+  }
+  expect({"model.precision=bf16", "optimizer.offload.fraction=0.5",
+          "optimizer.precision_aware=true", "optimizer.exp_avg_sq_dtype=bf16"},
+         1);
+  for (const std::vector<std::string>& layout : testing::layouts_of_four()) {
+    std::vector<std::string> overrides = layout;
+    overrides.insert(overrides.end(), {"model.precision=bf16", "optimizer.offload.fraction=0.4"});
+    const MemoryEstimate memory = expect(overrides, 4);
+    EXPECT_GT(memory.optimizer, 0);
+    EXPECT_GT(memory.optimizer_bytes.host_state(), 0);
   }
 }
 

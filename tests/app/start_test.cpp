@@ -74,7 +74,8 @@ class StartTest : public ::testing::Test {
     const uint64_t fingerprint = data(testing::parallel_run(dir_), 1)->fingerprint();
     begin(more, [&](TrainingRank& rank, Runtime& runtime, const Start& start) {
       rank.step();
-      const StateSnapshot snapshot(rank.stream(), rank.model().stored_rows(), rank.model().store());
+      const StateSnapshot snapshot(rank.stream(), rank.model().stored_rows(), rank.model().rule(),
+                                   rank.model().store());
       SaveRequest request;
       request.run_dir = run_;
       request.step = step;

@@ -26,7 +26,8 @@ class TrainStateLayouts : public ::testing::Test {
   static SaveReport save(TrainingRank& rank, Control& control, const std::filesystem::path& run) {
     const Attempt attempt = begin_attempt(run, control);
     rank.model().finish_update();
-    const StateSnapshot snapshot(rank.stream(), rank.model().stored_rows(), rank.model().store());
+    const StateSnapshot snapshot(rank.stream(), rank.model().stored_rows(), rank.model().rule(),
+                                 rank.model().store());
     SaveRequest request;
     request.run_dir = run;
     request.step = 1;

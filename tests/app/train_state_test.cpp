@@ -8,6 +8,7 @@
 #include "checkpoint/directory.h"
 #include "core/comm/control.h"
 #include "core/ops/elementwise.h"
+#include "offload/hybrid_device_optimizer.h"
 #include "tests/support/devices.h"
 #include "tests/support/temp_dir.h"
 
@@ -16,26 +17,39 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Parameters with random values, masters and moments.
+// Parameters with random values, masters and moments, which may be on the host.
+struct Options {
+  Shape last_shape = {3};
+  std::optional<double> fraction = {};  // of HybridDeviceOptimizer
+  MomentTypes moment_types = {};
+  bool sgd = false;
+};
+
 class Model {
  public:
-  Model(Stream& stream, DType dtype, uint32_t seed, const Shape& last_shape = {3})
-      : stream_(stream) {
+  Model(Stream& stream, DType dtype, uint32_t seed, const Options& options = {})
+      : stream_(stream), rule_(options.sgd ? make_sgd(0.9) : make_adamw(0.9, 0.95, 1e-8)) {
     add("embedding/weight", {6, 4}, dtype, seed);
     add("layers/0/moe/experts/fc1/weight", {2, 3, 4}, dtype, seed);
-    add("final_norm/weight", last_shape, dtype, seed);
+    add("final_norm/weight", options.last_shape, dtype, seed);
     for (Parameter& parameter : parameters_) pointers_.push_back(&parameter);
-    store_ = std::make_unique<DeviceStateStore>(stream, pointers_);
+    if (options.fraction) {
+      HybridSettings settings;
+      settings.fraction = *options.fraction;
+      settings.moment_types = options.moment_types;
+      settings.chunk_elements = 8;
+      store_ = std::make_unique<HybridDeviceOptimizer>(
+          stream, std::vector<std::vector<Parameter*>>{pointers_}, *rule_, settings);
+    } else {
+      store_ = std::make_unique<DeviceStateStore>(stream, pointers_, *rule_, options.moment_types);
+    }
     uint32_t site = 100;
     for (Parameter* parameter : pointers_) {
-      AdamwState& state = store_->state(*parameter);
       // Masters that are not representable in bf16, so that rounding shows.
-      fill_normal(stream, state.master, 1.0, {seed, 0, ++site}, 0);
-      fill_normal(stream, state.exp_avg, 1.0, {seed, 0, ++site}, 0);
-      fill_normal(stream, state.exp_avg_sq, 1.0, {seed, 0, ++site}, 0);
-      if (!state.master.same_memory(parameter->value)) cast(stream, parameter->value, state.master);
+      for (const Tensor& tensor : tensors(*parameter))
+        fill_normal(stream, tensor, 1.0, {seed, 0, ++site}, 0);
     }
-    stream.synchronize();
+    publish();
   }
 
   const std::vector<Parameter*>& parameters() const { return pointers_; }
@@ -52,22 +66,33 @@ class Model {
     return rows;
   }
   StateStore& store() { return *store_; }
+  const UpdateRule& rule() const { return *rule_; }
+  // Master and moments.
+  std::vector<Tensor> tensors(const Parameter& parameter) {
+    const ParameterState& state = store_->state(parameter);
+    std::vector<Tensor> all{state.master};
+    all.insert(all.end(), state.moments.begin(), state.moments.end());
+    return all;
+  }
+  // After writing state.
+  void publish() {
+    stream_.synchronize();
+    for (const Parameter* parameter : pointers_) store_->publish(stream_, *parameter);
+    stream_.synchronize();
+  }
 
   // Every byte of values and state.
   std::string bytes() {
-    std::string all;
-    for (Parameter* parameter : pointers_) {
-      AdamwState& state = store_->state(*parameter);
-      for (const Tensor& tensor : {parameter->value, state.master, state.exp_avg, state.exp_avg_sq})
+    std::string all = values();
+    for (const Parameter* parameter : pointers_)
+      for (const Tensor& tensor : tensors(*parameter))
         all.append(static_cast<const char*>(tensor.raw()), static_cast<size_t>(tensor.bytes()));
-    }
     return all;
   }
   std::string moments() {
     std::string all;
-    for (Parameter* parameter : pointers_)
-      for (const Tensor& tensor :
-           {store_->state(*parameter).exp_avg, store_->state(*parameter).exp_avg_sq})
+    for (const Parameter* parameter : pointers_)
+      for (const Tensor& tensor : store_->state(*parameter).moments)
         all.append(static_cast<const char*>(tensor.raw()), static_cast<size_t>(tensor.bytes()));
     return all;
   }
@@ -94,7 +119,8 @@ class Model {
   Stream& stream_;
   std::vector<Parameter> parameters_;
   std::vector<Parameter*> pointers_;
-  std::unique_ptr<DeviceStateStore> store_;
+  std::unique_ptr<UpdateRule> rule_;
+  std::unique_ptr<StateStore> store_;
 };
 
 class TrainState : public testing::CpuTest {
@@ -103,7 +129,7 @@ class TrainState : public testing::CpuTest {
   Checkpoint save(Model& model, const std::vector<StoredRows>& rows) {
     SoloControl control;
     const Attempt attempt = begin_attempt(run_.path(), control);
-    const StateSnapshot snapshot(stream(), rows, model.store());
+    const StateSnapshot snapshot(stream(), rows, model.rule(), model.store());
     SaveRequest request;
     request.run_dir = run_.path();
     request.step = 3;
@@ -112,6 +138,13 @@ class TrainState : public testing::CpuTest {
     request.state = to_state({3, 24, 384}, 1234, 1e-3, 0xabcdef);
     request.descriptions = state_descriptions();
     return Checkpoint::open(save_checkpoint(request, control).directory);
+  }
+
+  LoadReport load(const Checkpoint& checkpoint, Model& model, bool weights_only = false) {
+    const LoadReport report = load_state(stream(), checkpoint, model.parameters(), model.rule(),
+                                         model.store(), weights_only);
+    stream().synchronize();
+    return report;
   }
 
   template <class Body>
@@ -133,9 +166,7 @@ TEST_F(TrainState, ComesBackBitForBit) {
     Model saved(stream(), dtype, 1), loaded(stream(), dtype, 2);
     ASSERT_NE(saved.bytes(), loaded.bytes());
     const Checkpoint checkpoint = save(saved);
-    const LoadReport report =
-        load_state(stream(), checkpoint, loaded.parameters(), loaded.store(), false);
-    stream().synchronize();
+    const LoadReport report = load(checkpoint, loaded);
     EXPECT_EQ(saved.bytes(), loaded.bytes()) << name_of(dtype);
     const int64_t elements = 6 * 4 + 2 * 3 * 4 + 3;
     EXPECT_EQ(report.bytes, state_bytes(elements, dtype == DType::F64 ? 8 : 4));
@@ -147,8 +178,7 @@ TEST_F(TrainState, WeightsOnlyLeavesTheMoments) {
   Model saved(stream(), DType::BF16, 1), loaded(stream(), DType::BF16, 2);
   const Checkpoint checkpoint = save(saved);
   const std::string before = loaded.moments();
-  load_state(stream(), checkpoint, loaded.parameters(), loaded.store(), true);
-  stream().synchronize();
+  load(checkpoint, loaded, /*weights_only=*/true);
   EXPECT_EQ(loaded.moments(), before);
   EXPECT_EQ(loaded.values(), saved.values());
 }
@@ -166,9 +196,8 @@ TEST_F(TrainState, WeightsAloneFillValuesOfEveryDtype) {
 TEST_F(TrainState, AnotherModelIsRefusedByName) {
   Model saved(stream(), DType::F32, 1);
   const Checkpoint checkpoint = save(saved);
-  Model wider(stream(), DType::F32, 1, {5});
-  const std::string shape = storage_error(
-      [&] { load_state(stream(), checkpoint, wider.parameters(), wider.store(), false); });
+  Model wider(stream(), DType::F32, 1, {.last_shape = {5}});
+  const std::string shape = storage_error([&] { load(checkpoint, wider); });
   EXPECT_THAT(shape, HasSubstr("model/final_norm/weight"));
   EXPECT_THAT(shape, HasSubstr("5"));
   EXPECT_THAT(shape, HasSubstr("3"));
@@ -189,9 +218,7 @@ TEST_F(TrainState, AnotherModelIsRefusedByName) {
 TEST_F(TrainState, AnAbsentTensorIsNamed) {
   Model whole(stream(), DType::F32, 1), wanted(stream(), DType::F32, 1);
   const Checkpoint checkpoint = save(whole, whole.rows(2));
-  EXPECT_THAT(storage_error([&] {
-                load_state(stream(), checkpoint, wanted.parameters(), wanted.store(), false);
-              }),
+  EXPECT_THAT(storage_error([&] { load(checkpoint, wanted); }),
               HasSubstr("model/final_norm/weight"));
   EXPECT_THAT(storage_error([&] { load_weights(stream(), checkpoint, wanted.parameters()); }),
               HasSubstr("model/final_norm/weight"));
@@ -206,20 +233,104 @@ TEST_F(TrainState, RowsOfAParameterMayBeStoredApart) {
                                          {p[2], 0, 2}, {p[1], 5, 6}, {p[0], 6, 6}};
   const Checkpoint checkpoint = save(model, apart);
   EXPECT_EQ(checkpoint.root(), whole);
-  load_state(stream(), checkpoint, loaded.parameters(), loaded.store(), false);
+  load(checkpoint, loaded);
   stream().synchronize();
   EXPECT_EQ(loaded.bytes(), model.bytes());
 }
 
-TEST_F(TrainState, SnapshotsDoNotChangeWithTheModel) {
-  Model model(stream(), DType::F32, 1);
-  const StateSnapshot snapshot(stream(), model.rows(), model.store());
-  const auto& slice = snapshot.slices()[0];
-  const float before = static_cast<const float*>(slice.data)[0];
-  fill(stream(), model.parameters()[0]->value, 77.0);
-  stream().synchronize();
-  EXPECT_EQ(static_cast<const float*>(slice.data)[0], before);
-  EXPECT_NE(before, 77.0f);
+// So the host never holds the state twice.
+TEST_F(TrainState, SnapshotsOfStateOnTheHostAreTheStateItself) {
+  for (const Options& options : {Options{}, Options{.fraction = 1.0}}) {
+    Model model(stream(), DType::BF16, 1, options);
+    const StateSnapshot snapshot(stream(), model.rows(1), model.rule(), model.store());
+    ASSERT_EQ(snapshot.slices().size(), 3u);
+    const std::vector<Tensor> tensors = model.tensors(*model.parameters()[0]);
+    for (size_t i = 0; i < tensors.size(); ++i)
+      EXPECT_EQ(snapshot.slices()[i].data, tensors[i].raw());
+  }
+}
+
+// Where the state was is not to be seen in a checkpoint, and any place reads it.
+TEST_F(TrainState, ACheckpointKnowsNothingOfPlaces) {
+  for (const DType dtype : {DType::F32, DType::BF16, DType::F64}) {
+    Model plain(stream(), dtype, 1);
+    const std::string root = save(plain).root(), bytes = plain.bytes();
+    for (const double from : {0.0, 0.5, 1.0}) {
+      Model saved(stream(), dtype, 1, {.fraction = from});
+      ASSERT_EQ(saved.bytes(), bytes);
+      const Checkpoint checkpoint = save(saved);
+      EXPECT_EQ(checkpoint.root(), root) << name_of(dtype) << " at " << from;
+      for (const double to : {0.0, 0.5, 1.0}) {
+        Model loaded(stream(), dtype, 2, {.fraction = to});
+        ASSERT_NE(loaded.bytes(), bytes);
+        load(checkpoint, loaded);
+        EXPECT_EQ(loaded.bytes(), bytes) << name_of(dtype) << " from " << from << " to " << to;
+      }
+    }
+  }
+}
+
+// Denormals, zeros of both signs, infinities and payloads of NaNs.
+TEST_F(TrainState, EveryBitComesBackFromEveryPlaceToEveryPlace) {
+  const uint32_t planted[] = {1,          0x80000000, 0x7f800000, 0xff800000,
+                              0x7fc12345, 0xffabcdef, 0x807fffff};
+  const std::optional<double> places[] = {std::nullopt, 0.0, 0.5, 1.0};
+  for (const auto& from : places) {
+    Model saved(stream(), DType::BF16, 1, {.fraction = from});
+    for (const Parameter* parameter : saved.parameters())
+      for (const Tensor& tensor : saved.tensors(*parameter))
+        for (int64_t i = 0; i < tensor.numel(); ++i)
+          std::memcpy(tensor.data<float>() + i, &planted[static_cast<size_t>(i) % 7], 4);
+    saved.publish();
+    const Checkpoint checkpoint = save(saved);
+    for (const auto& to : places) {
+      Model loaded(stream(), DType::BF16, 2, {.fraction = to});
+      load(checkpoint, loaded);
+      EXPECT_EQ(loaded.bytes(), saved.bytes()) << from.value_or(-1) << " to " << to.value_or(-1);
+    }
+  }
+}
+
+TEST_F(TrainState, NarrowMomentsAreStoredWide) {
+  const Options narrow{.moment_types = {DType::BF16, DType::BF16}};
+  Model saved(stream(), DType::BF16, 1, narrow), same(stream(), DType::BF16, 2, narrow);
+  const Checkpoint checkpoint = save(saved);
+  for (const StoredTensor& stored : checkpoint.manifest().tensors)
+    EXPECT_EQ(stored.dtype, DType::F32) << stored.name;
+  load(checkpoint, same);
+  EXPECT_EQ(same.bytes(), saved.bytes());
+  // Where they are wide they are the same numbers.
+  for (const std::optional<double>& fraction : {std::optional<double>(), std::optional(1.0)}) {
+    Model wide(stream(), DType::BF16, 2, {.fraction = fraction});
+    load(checkpoint, wide);
+    EXPECT_EQ(wide.values(), saved.values());
+    for (size_t p = 0; p < 3; ++p)
+      for (size_t i = 0; i < 3; ++i)
+        EXPECT_EQ(read_back_as_double(stream(), wide.tensors(*wide.parameters()[p])[i]),
+                  read_back_as_double(stream(), saved.tensors(*saved.parameters()[p])[i]));
+  }
+}
+
+TEST_F(TrainState, SgdHasItsMomentum) {
+  Model saved(stream(), DType::BF16, 1, {.sgd = true}),
+      loaded(stream(), DType::BF16, 2, {.sgd = true});
+  const Checkpoint checkpoint = save(saved);
+  std::string names;
+  for (const StoredTensor& stored : checkpoint.manifest().tensors) {
+    if (!stored.name.ends_with("embedding/weight")) continue;
+    names += stored.name + " ";
+    const std::string kind = stored.name.substr(0, stored.name.find("/embedding"));
+    EXPECT_TRUE(state_descriptions().contains(kind)) << kind;
+  }
+  EXPECT_EQ(names, "model/embedding/weight optimizer/momentum/embedding/weight ");
+  load(checkpoint, loaded);
+  EXPECT_EQ(loaded.bytes(), saved.bytes());
+  // Of another rule it has the weights only.
+  Model adamw(stream(), DType::BF16, 2);
+  EXPECT_THAT(storage_error([&] { load(checkpoint, adamw); }),
+              HasSubstr("optimizer/exp_avg/embedding/weight"));
+  load(checkpoint, adamw, /*weights_only=*/true);
+  EXPECT_EQ(adamw.values(), saved.values());
 }
 
 TEST_F(TrainState, ScalarsComeBack) {

@@ -38,18 +38,33 @@ class TrainingRank {
         groups_(Mesh(world.size(), mesh_sizes(config.parallel)), world),
         model_(config_, *stream_, groups_) {}
 
-  /// Forward, backward and reduction of the next step.
+  /// Steps and data go on as after `num_steps`, whose state was loaded. Before the first step.
+  void go_on_after(int64_t num_steps) { num_steps_ = num_steps; }
+  /// Forward, backward and reduction of the next step; again, without limits, if one was exceeded.
   ParallelModel::Input passes() {
-    if (!loader_)
+    if (!loader_) {
+      LoaderConfig data = loader_config(config_, groups_);
+      data.consumed_samples = num_steps_ * data.global;
       loader_ = std::make_unique<Loader>(
-          open_dataset(training_data_spec(config_, groups_.mesh().world())),
-          loader_config(config_, groups_));
+          open_dataset(training_data_spec(config_, groups_.mesh().world())), data);
+    }
     const int64_t first = loader_->consumed_samples();
-    BatchFeed feed(*stream_, *loader_);
-    model_.begin_step();
-    const ParallelModel::Input input = model_.forward_backward(feed, first, ++num_steps_);
-    model_.finish_backward();
-    return input;
+    BatchFeed feed(*stream_, *loader_, model_.has_limits());
+    ++num_steps_;
+    const auto run = [&] {
+      model_.begin_step();
+      const ParallelModel::Input input = model_.forward_backward(feed, first, num_steps_);
+      model_.finish_backward();
+      return input;
+    };
+    const ParallelModel::Input input = run();
+    if (!model_.has_limits() || !model_.exceeded().worthless()) return input;
+    ++num_again_;
+    feed.rewind();
+    model_.set_limits(false);
+    const ParallelModel::Input again = run();
+    model_.set_limits(true);
+    return again;
   }
   StepNumbers step() {
     const ParallelModel::Input input = passes();
@@ -62,6 +77,8 @@ class TrainingRank {
     return numbers;
   }
 
+  /// Steps whose passes were made twice.
+  int64_t num_again() const { return num_again_; }
   Device& device() { return *device_; }
   Stream& stream() { return *stream_; }
   TrainModel& model() { return model_; }
@@ -80,6 +97,7 @@ class TrainingRank {
   TrainModel model_;
   std::unique_ptr<Loader> loader_;
   int64_t num_steps_ = 0;
+  int64_t num_again_ = 0;
 };
 
 /// Tensors put together from the parts of all ranks, which call it from their threads.
@@ -107,20 +125,21 @@ class Assembly {
       add(parameter->name, read_back_as_double(rank.stream(), parameter->value),
           parameter->placement());
   }
-  /// Masters and moments that a rank stores, as "master NAME" and so on.
+  /// Masters and moments that a rank stores, as "master NAME", "exp_avg NAME" and so on.
   void add_state(TrainingRank& rank) {
+    rank.model().finish_update();
     for (const StoredRows& rows : rank.model().stored_rows()) {
-      const AdamwState& state = rank.model().store().state(*rows.parameter);
+      const ParameterState& state = rank.model().store().state(*rows.parameter);
       const Placement placement = rows.parameter->placement().rows(rows.begin, rows.end);
       const int64_t columns = placement.num_columns();
-      const auto add_rows = [&](const char* kind, const Tensor& tensor) {
+      const auto add_rows = [&](std::string_view kind, const Tensor& tensor) {
         const std::vector<double> all = read_back_as_double(rank.stream(), tensor);
         add(concat(kind, ' ', rows.parameter->name),
             {all.begin() + rows.begin * columns, all.begin() + rows.end * columns}, placement);
       };
       add_rows("master", state.master);
-      add_rows("exp_avg", state.exp_avg);
-      add_rows("exp_avg_sq", state.exp_avg_sq);
+      for (size_t i = 0; i < state.moments.size(); ++i)
+        add_rows(rank.model().rule().moment_names()[i], state.moments[i]);
     }
   }
 

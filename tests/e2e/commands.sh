@@ -160,10 +160,51 @@ communication_of_one() {
   says "--max-mib"
 }
 
+adam() { # the rows say what was measured, and how it compares with loops of the same accesses
+  "$FERRY" bench adam --elements 100000 --json >"$temp/rows"
+  "$FERRY_PYTHON" - "$temp/rows" <<'PYTHON'
+import json, os, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+cpus = len(os.sched_getaffinity(0))
+host = [row for row in rows if "threads" in row]
+for row in rows:
+    assert row["bench"] == "adam" and row["commit"] and row["date"] and row["machine"], row
+    assert row["command"] == "ferry bench adam --elements 100000", row
+    assert row["elements"] == 100000 and 0 < row["fastest_us"] <= row["median_us"], row
+    for value, wanted in ((row["gb_per_s"], row["elements"] * row["bytes_per_element"] /
+                           row["median_us"] / 1e3),
+                          (row["of_ceiling"], row["gb_per_s"] / row["ceiling_gb_per_s"])):
+        assert abs(value / wanted - 1) < 1e-9, row
+    if row["name"].startswith("adamw"): assert row["bytes_per_element"] == 30, row
+assert {1, max(row["threads"] for row in host)} <= {row["threads"] for row in host}, host
+assert max(row["threads"] for row in host) <= cpus, host
+names = {"read", "copy", "triad", "adamw pattern", "adamw", "sgd pattern", "sgd"}
+assert names <= {row["name"] for row in rows}, rows
+for row in host: assert row["of_read"] > 0 and row["of_copy"] > 0 and row["of_triad"] > 0, row
+assert {row["vectors"] for row in host} >= {"portable"}, host
+PYTHON
+  FERRY_VECTOR_LEVEL=portable code 0 "$FERRY" bench adam --elements 1000
+  says "of ceiling"
+  same "$(grep -c avx "$temp/out" || true)" 0
+}
+
+adam_refused() {
+  code 5 "$FERRY" bench adam --elements 1000000000000
+  says "error: --elements 1000000000000 takes 18 bytes of host memory each"
+  says "try : at most"
+  code 2 ranks 2 "$FERRY" bench adam --elements 1000
+  says "error: ferry bench adam runs on one rank, not 2"
+  says "try : ferry bench adam --elements 1000"
+  code 2 "$FERRY" bench adam --elements 0
+  says "--elements"
+  FERRY_VECTOR_LEVEL=sse9 code 2 "$FERRY" bench adam --elements 1000
+  says "FERRY_VECTOR_LEVEL is 'sse9'"
+}
+
 try help root_help
 for name in train plan config data ckpt eval version "data build" "data info" "data check" \
   "data dump" "data merge" "ckpt list" "ckpt show" "ckpt verify" "ckpt hash" "bench ops" \
-  "bench copy" "bench step" "bench comm" bench; do
+  "bench copy" "bench step" "bench comm" "bench adam" bench; do
   # shellcheck disable=SC2086
   try "help_of_${name/ /_}" helped $name
 done
@@ -176,6 +217,8 @@ try missing_arguments_are_named missing_arguments
 try bench_copy bench copy
 try bench_ops bench ops
 try bench_step bench step --warmup 1 --steps 2
+try bench_adam adam
+try bench_adam_refusals adam_refused
 try bench_comm_of_two_ranks communication 2
 try bench_comm_of_three_ranks communication 3
 try bench_comm_of_four_ranks communication 4

@@ -27,8 +27,8 @@ struct Training {
       : stream(stream_in),
         model(stream, kLayers, dtype),
         shards(make_shards(model)),
-        store(stream, pointers()),
-        optimizer(stream, pointers(), pointers(), store) {}
+        store(stream, pointers(), *rule),
+        optimizer(stream, pointers(), *rule, store) {}
 
   static std::vector<std::unique_ptr<Parameter>> make_shards(ToyModel& model) {
     std::vector<std::unique_ptr<Parameter>> shards;
@@ -64,6 +64,7 @@ struct Training {
   Stream& stream;
   ToyModel model;
   std::vector<std::unique_ptr<Parameter>> shards;
+  std::unique_ptr<UpdateRule> rule = make_adamw(0.9, 0.95, 1e-8);
   DeviceStateStore store;
   Optimizer optimizer;
 };
