@@ -11,8 +11,10 @@
 #include "app/bench_steps.h"
 #include "app/console.h"
 #include "app/data_spec.h"
+#include "app/host_memory.h"
 #include "app/model/cost_model.h"
 #include "app/optimizer_offload.h"
+#include "app/rank_memory.h"
 #include "app/version.h"
 
 namespace ferry {
@@ -52,6 +54,8 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, i
                                          config.parallel.share_gpu);
   const Mesh mesh(runtime.size(), mesh_sizes(config.parallel));
   const MeshGroups groups(mesh, *backend.world);
+  require_host_memory(stage_memory(config, runtime.size(), mesh.at(runtime.rank()).pp),
+                      config.optimizer.offload, runtime.host_name(), runtime.control());
   const auto stream = backend.device().make_stream("compute");
   TrainModel model(config, *stream, groups, runtime.local_size());
   RunConfig needed = config;

@@ -1,6 +1,7 @@
 #include "app/optimizer_memory.h"
 
 #include <algorithm>
+#include <map>
 
 #include "offload/hybrid_device_optimizer.h"
 
@@ -51,7 +52,7 @@ OptimizerBytes optimizer_bytes(const OptimizerTable& optimizer,
   const int64_t num_moments = optimizer.name == "sgd" ? 1 : 2;
   const std::vector<bool> on_host = chosen_parts(optimizer.offload, parts);
   OptimizerBytes bytes;
-  int64_t widest_gradient = 0, widest_value = 0;
+  std::map<DType, int64_t> gradients, values;  // on the host, by type
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto& [elements, dtype, expert] = parts[i];
     const DType full = accumulate_dtype(dtype);
@@ -64,13 +65,16 @@ OptimizerBytes optimizer_bytes(const OptimizerTable& optimizer,
     bytes.host_moments += num_moments * bytes_of(full) * elements;
     bytes.d2h += bytes_of(full) * elements;
     bytes.h2d += bytes_of(dtype) * elements;
-    widest_gradient = std::max(widest_gradient, bytes_of(full));
-    widest_value = std::max(widest_value, bytes_of(dtype));
+    gradients[full] += elements;
+    values[dtype] += elements;
   }
-  const int64_t chunk = HybridSettings().chunk_elements;
-  bytes.gradient_staging =
-      optimizer.offload.overlap_d2h_h2d ? bytes.d2h : std::min(bytes.d2h, chunk * widest_gradient);
-  bytes.value_staging = std::min(bytes.h2d, kChunksReturning * chunk * widest_value);
+  const int64_t chunk = HybridSettings().chunk_elements;  // of one type
+  for (const auto& [dtype, elements] : gradients)
+    bytes.gradient_staging +=
+        bytes_of(dtype) *
+        (optimizer.offload.overlap_d2h_h2d ? elements : std::min(elements, chunk));
+  for (const auto& [dtype, elements] : values)
+    bytes.value_staging += bytes_of(dtype) * std::min(elements, kChunksReturning * chunk);
   return bytes;
 }
 

@@ -16,8 +16,6 @@ namespace {
 constexpr int64_t kDescribeAfter = 3;
 constexpr int64_t kChooseAfter = 3;
 constexpr int64_t kOutcomeAfter = 6;
-// Of the device's memory, for what later steps may need more than the first.
-constexpr int64_t kReserveShare = 50;
 
 double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
@@ -41,7 +39,7 @@ std::vector<std::string> OptimizerOffload::begin() {
   if (hybrid == nullptr) return {};
   return {
       optimizer_places_text(hybrid->places()),
-      fmt::format("optimizer on the host: {} threads, {} vectors, copies {}", hybrid->num_threads(),
+      fmt::format("optimizer on the host: threads {}, vectors {}, copies {}", hybrid->num_threads(),
                   name_of(vector_level()),
                   config_.optimizer.offload.overlap_d2h_h2d ? "overlap" : "one after the other")};
 }
@@ -101,9 +99,8 @@ std::string OptimizerOffload::choose(const StepReport& report, const UpdateTimes
   rates.forward_s =
       std::max(0.0, report.seconds - report.optimizer_seconds - times.exposed) / num_micro / 3;
   // What steps need at their peak and give back between them is not free.
-  const int64_t reserve = device.total_bytes() / kReserveShare;
-  const int64_t free =
-      device.free_bytes() - (device.memory().peak() - device.memory().current()) - reserve;
+  const int64_t free = device.free_bytes() - (device.memory().peak() - device.memory().current()) -
+                       device_reserve(device.total_bytes());
   const OptimizerOffloadTable& offload = config_.optimizer.offload;
   const HostPart part = offload.takes_last() ? HostPart::Last : HostPart::First;
   std::vector<int64_t> bytes;

@@ -29,7 +29,7 @@ std::string fraction_text(const Plan& plan, const RunConfig& config) {
     return fmt::format("{:g} of the parameters on the host, the {} ones", *offload.fraction, which);
   if (plan.chosen_fraction)
     return fmt::format(
-        "{:g} of the parameters on the host, the {} ones: the smallest with 1 of {:g} GiB free",
+        "{:g} of the parameters on the host, the {} ones: the smallest with 2 % of {:g} GiB free",
         *plan.chosen_fraction, which, static_cast<double>(plan.rates.device_bytes) / (1 << 30));
   return fmt::format("chosen in the run{}; here all on the host",
                      offload.auto_goal == "memory" ? ", or from --device-gib" : "");

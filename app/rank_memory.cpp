@@ -7,12 +7,10 @@
 
 #include "app/model_layout.h"
 #include "app/optimizer_memory.h"
+#include "offload/optimizer_fraction.h"
 
 namespace ferry {
 namespace {
-
-// Of a device that fraction_that_fits leaves free: for libraries and what nobody counts.
-constexpr int64_t kFreeBytes = int64_t{1} << 30;
 
 // Ranks with copies of a parameter.
 int64_t num_copies(const Mesh& mesh, ReduceAxis axis) {
@@ -114,7 +112,7 @@ double fraction_that_fits(const RunConfig& config, int64_t ranks,
     for (int pp = 0; pp < config.parallel.pipeline; ++pp) {
       const MemoryEstimate memory =
           stage_memory(fixed, ranks, pp, activations.at(static_cast<size_t>(pp)));
-      if (memory.total() + kFreeBytes > device_bytes) return false;
+      if (memory.total() + device_reserve(device_bytes) > device_bytes) return false;
     }
     return true;
   };

@@ -13,11 +13,13 @@
 #include "app/console.h"            // what a person sees
 #include "app/data_spec.h"          // [data] -> token files, order, loader (app/data)
 #include "app/evaluation.h"         // loss on held-out data
+#include "app/host_memory.h"        // is there enough for what is offloaded
 #include "app/host_sum.h"           // numbers summed over ranks
 #include "app/metrics.h"            // metrics.jsonl, events.jsonl
 #include "app/model/cost_model.h"   // FLOPs and bytes
 #include "app/model_layout.h"       // the part of a rank (pipeline)
 #include "app/optimizer_offload.h"  // the part of the optimizer on the host
+#include "app/rank_memory.h"        // what a rank needs
 #include "app/run_directory.h"      // runs/NAME
 #include "app/start.h"              // where a run begins: resume, run directory
 #include "app/step_report.h"        // the numbers of a step
@@ -44,6 +46,15 @@ Backend open_backend(const RunConfig& config, Runtime& runtime) {
                                    config.parallel.share_gpu);
   backend.device().set_poison_memory(config.debug.poison_memory);
   return backend;
+}
+
+// The ranks of the run, if their hosts have the memory that they need: asked before anything large
+// is allocated.
+Mesh open_mesh(const RunConfig& config, Runtime& runtime) {
+  const Mesh mesh(runtime.size(), mesh_sizes(config.parallel));
+  require_host_memory(stage_memory(config, runtime.size(), mesh.at(runtime.rank()).pp),
+                      config.optimizer.offload, runtime.host_name(), runtime.control());
+  return mesh;
 }
 
 }  // namespace
@@ -110,7 +121,7 @@ Trainer::Parts::Parts(const RunConfig& config_in, Runtime& runtime_in,
       runtime(runtime_in),
       dir(config.run.dir),
       stop_request(dir, config.run.time_limit_minutes),
-      mesh(runtime.size(), mesh_sizes(config.parallel)),
+      mesh(open_mesh(config, runtime)),
       backend(open_backend(config, runtime)),
       groups(mesh, *backend.world),
       stream(backend.device().make_stream("compute")),

@@ -14,6 +14,10 @@ struct OptimizerRates {
   double forward_s = 0;            // of the first micro-batch, which waits for the values
 };
 
+/// Of a device's memory, what the choice leaves free: for libraries, and for what later steps need
+/// more than the first.
+constexpr int64_t device_reserve(int64_t total_bytes) { return total_bytes / 50; }
+
 enum class FractionGoal {
   Memory,  // the largest part on the device that fits
   Hidden,  // the smallest part on the device that leaves nothing of the update exposed

@@ -1,6 +1,7 @@
 #pragma once
 
-// AdamW (I. Loshchilov, F. Hutter, 2019; decoupled weight decay). All state in FP32 (F64 for F64).
+// AdamW (I. Loshchilov, F. Hutter, 2019; decoupled weight decay). State in FP32 (F64 for F64); the
+// moments may be BF16.
 
 #include "core/tensor.h"
 
@@ -24,6 +25,9 @@ struct AdamwSettings {
 /// memory as value. m, v: the same dtype, or each BF16 where that is F32: then they are widened,
 /// and rounded to nearest even as they are stored; the update uses them as they were before.
 /// The scalars are computed in double and rounded to the master's dtype.
+/// The same bits everywhere, subnormal numbers and the sign of zero included. What is NaN on one
+/// device is NaN on all, but its payload may differ. On the host it is the same at all vector
+/// levels if one input of the element is NaN and the others are finite: that input's, made quiet.
 void adamw(Stream& stream, const Tensor& value, const Tensor& master, const Tensor& exp_avg,
            const Tensor& exp_avg_sq, const Tensor& grad, const AdamwSettings& settings);
 

@@ -98,6 +98,9 @@ TEST(OptimizerMemory, WhatIsOnItsWayIsBoundedUnlessGradientsLeaveEarly) {
   bytes = optimizer_bytes(optimizer, large);
   EXPECT_EQ(bytes.gradient_staging, 4 * 10 * kChunk);
   EXPECT_EQ(bytes.value_staging, 4 * 2 * kChunk);
+  // A router of full precision has chunks of its own.
+  EXPECT_EQ(optimizer_bytes(optimizer, {large[0], {100, DType::F32, false}}).value_staging,
+            4 * 2 * kChunk + 4 * 100);
   // No more than there is.
   optimizer.offload.overlap_d2h_h2d = false;
   bytes = optimizer_bytes(optimizer, parts(DType::BF16));

@@ -77,9 +77,9 @@ TEST_P(HybridOptimizerTest, GivesTheBitsOfTheDevice) {
         for (const HostPart part : {HostPart::First, HostPart::Last})
           for (const bool overlap : {false, true})
             // Parameters that are cut and that share chunks; one chunk for all.
-            for (const int64_t chunk_elements : {int64_t{1}, int64_t{96}, int64_t{16} << 20})
+            for (const int64_t chunk_elements : {int64_t{7}, int64_t{96}, int64_t{16} << 20})
               for (const bool pin : {false, true}) {
-                if (chunk_elements == 1 && num_steps > 1) continue;
+                if (chunk_elements == 7 && num_steps > 1) continue;
                 HybridSettings settings;
                 settings.fraction = fraction;
                 settings.part = part;

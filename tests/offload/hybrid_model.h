@@ -20,6 +20,10 @@
 
 namespace ferry::testing {
 
+/// The streams of the copies.
+inline const char* const kToHost = "gradients to host";
+inline const char* const kToDevice = "values to device";
+
 /// A CPU whose streams of some names sleep before each copy.
 class SlowDevice final : public Device {
  public:
@@ -67,6 +71,13 @@ class SlowDevice final : public Device {
   std::unique_ptr<Device> inner_;
   std::map<std::string, std::chrono::microseconds> delays_;
 };
+
+inline HybridSettings overlapping(int64_t chunk_elements = int64_t{16} << 20) {
+  HybridSettings settings;
+  settings.overlap = true;
+  settings.chunk_elements = chunk_elements;
+  return settings;
+}
 
 /// The stream stands still for some milliseconds.
 inline void delay(Stream& stream) {
