@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -97,6 +99,20 @@ inline std::string bits_of(Stream& stream, const Tensor& tensor) {
   return std::string(static_cast<const char*>(host.raw()), static_cast<size_t>(host.bytes()));
 }
 
+/// The same with every BF16 NaN as one: a device that rounds makes payloads of its own.
+inline std::string rounded_bits_of(Stream& stream, const Tensor& tensor) {
+  std::string bits = bits_of(stream, tensor);
+  if (tensor.dtype() != DType::BF16) return bits;
+  for (size_t i = 0; i < bits.size(); i += sizeof(BFloat16)) {
+    BFloat16 element;
+    std::memcpy(&element, &bits[i], sizeof element);
+    if (!std::isnan(static_cast<float>(element))) continue;
+    element.bits = 0x7fff;
+    std::memcpy(&bits[i], &element, sizeof element);
+  }
+  return bits;
+}
+
 /// Bytes that a ledger has now under names that begin so.
 inline int64_t bytes_of(const MemoryLedger& ledger, const std::string& begin) {
   int64_t bytes = 0;
@@ -184,7 +200,7 @@ class HybridModel {
     std::map<std::string, std::string> all;
     for (const auto& parameter : parameters_) {
       const ParameterState& state = store.state(*parameter);
-      all[parameter->name + " value"] = bits_of(stream_, parameter->value);
+      all[parameter->name + " value"] = rounded_bits_of(stream_, parameter->value);
       all[parameter->name + " master"] = bits_of(stream_, state.master);
       for (size_t i = 0; i < state.moments.size(); ++i)
         all[concat(parameter->name, " moment ", i)] = bits_of(stream_, state.moments[i]);
