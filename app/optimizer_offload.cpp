@@ -94,7 +94,9 @@ std::string OptimizerOffload::choose(const StepReport& report, const UpdateTimes
   Device& device = model_.model().stream().device();
   const auto num_micro = static_cast<double>(config_.num_microbatches(runtime_.size()));
   OptimizerRates rates;
-  rates.host_elements_per_s = static_cast<double>(times.host_elements) / times.wall;
+  // A rank without parameters has nothing to choose.
+  rates.host_elements_per_s =
+      times.host_elements > 0 ? static_cast<double>(times.host_elements) / times.wall : 1e9;
   // Forward is a third of a micro-batch's passes.
   rates.forward_s =
       std::max(0.0, report.seconds - report.optimizer_seconds - times.exposed) / num_micro / 3;

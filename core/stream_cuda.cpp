@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "core/check_cuda.h"
 #include "core/device_cuda.h"
+#include "core/small_copy_cuda.h"
 #include "core/stream_cpu.h"
 #include "core/wait.h"
 
@@ -251,8 +252,15 @@ void CudaStream::copy(const Tensor& to, const Tensor& from) {
         name_of(from.dtype()), " to ", to.shape(), " ", name_of(to.dtype()));
   if (to.numel() == 0) return;
   device_.make_current();
-  CUDA_CHECK(cudaMemcpyAsync(to.raw(), from.raw(), static_cast<size_t>(to.bytes()),
-                             cudaMemcpyDefault, handle_->get()));
+  const auto is_pinned = [](const Tensor& tensor) {
+    return tensor.on_host() && dynamic_cast<CudaStorage*>(tensor.storage().get()) != nullptr;
+  };
+  if (to.bytes() <= kSmallCopyBytes && is_pinned(to) && !from.on_host()) {
+    copy_small_to_host(to.raw(), from.raw(), to.bytes(), handle_->get());
+  } else {
+    CUDA_CHECK(cudaMemcpyAsync(to.raw(), from.raw(), static_cast<size_t>(to.bytes()),
+                               cudaMemcpyDefault, handle_->get()));
+  }
   // An event of this copy, and not of what comes later here, so that memory that was copied away
   // is free as soon as possible.
   const auto done = std::make_shared<CudaEvent>(device_.events(), handle_->get(), failure_);

@@ -36,7 +36,8 @@ class StateStore {
   /// later than `stream`: see wait_values.
   virtual void update(Stream& stream, const UpdateRule& rule, const UpdateScalars& scalars) = 0;
   /// Makes `stream` wait for the block's values of the last update. May block the host until they
-  /// are on their way; throws the error of an update that failed.
+  /// are on their way; throws the error of an update that failed. For the first stream that needs
+  /// them: others wait for that one.
   virtual void wait_values(Stream& /*stream*/, int /*block*/) {}
   /// The same for all blocks.
   virtual void wait_all_values(Stream& /*stream*/) {}

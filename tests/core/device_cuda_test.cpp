@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <future>
 #include <memory>
@@ -96,6 +97,42 @@ TEST(CudaDevices, AnOrdinalThatDoesNotExistIsAnErrorOfResources) {
   } else {
     EXPECT_THAT(text, HasSubstr("run.backend=cpu"));
   }
+}
+
+// Of few bytes, of an odd number, from places that are not aligned, and around the size from which
+// the copy engine does it.
+TEST_F(CudaDeviceTest, CopiesOfAllSizesToTheHost) {
+  const auto stream = device_->make_stream("copies");
+  constexpr int64_t kBytes = 3 * (16 << 10);
+  std::vector<uint8_t> bytes(kBytes);
+  std::iota(bytes.begin(), bytes.end(), uint8_t{7});
+  const Tensor device = from_host(*stream, "bytes", bytes, {kBytes});
+  for (const int64_t begin : {0, 1, 2, 4, 64}) {
+    for (const int64_t size : {1, 3, 4, 8, 1023, 16383, 16384, 16385, 20000}) {
+      const Tensor host = Tensor::host(*device_, "bytes", {kBytes}, DType::U8);
+      std::fill_n(host.data<uint8_t>(), kBytes, uint8_t{0});
+      const int64_t to = 2 * begin + 1;
+      stream->copy(host.rows(to, to + size), device.rows(begin, begin + size));
+      stream->synchronize();
+      std::vector<uint8_t> want(kBytes, 0);
+      std::copy_n(bytes.begin() + begin, size, want.begin() + to);
+      EXPECT_TRUE(std::equal(want.begin(), want.end(), host.data<uint8_t>()))
+          << size << " bytes from " << begin;
+    }
+  }
+}
+
+TEST_F(CudaDeviceTest, AFewNumbersOvertakeLargeCopies) {
+  const auto large = device_->make_stream("large"), small = device_->make_stream("small");
+  const Tensor much = Tensor::empty(*large, "much", {64 * kMebi}, DType::F32);
+  const Tensor host = Tensor::host(*device_, "much", {64 * kMebi}, DType::F32);
+  const Tensor number = from_host(*small, "number", std::vector<float>{3.0f}, {1});
+  small->synchronize();
+  for (int i = 0; i < 16; ++i) large->copy(host, much);  // 4 GiB
+  const Event done = large->record();
+  EXPECT_EQ(read_back<float>(*small, number), std::vector<float>{3.0f});
+  EXPECT_FALSE(done.ready()) << "4 GiB were copied before 4 bytes";
+  large->synchronize();
 }
 
 TEST_F(CudaDeviceTest, IsNamedAndSized) {
