@@ -1,5 +1,6 @@
-#include "core/check_cuda.h"
 #include "core/small_copy_cuda.h"
+
+#include "core/check_cuda.h"
 
 namespace ferry {
 namespace {

@@ -46,7 +46,7 @@ struct UpdateTimes {
   double d2h = 0;         // copies of gradients, without waiting
   double cpu_update = 0;  // the host's threads
   double h2d = 0;         // copies of values, without waiting
-  double exposed = 0;     // streams that waited for values, since the end of the work before
+  double exposed = 0;     // streams that waited for copies, since the end of the work before
   double wall = 0;        // from update() to the last value
   int64_t d2h_bytes = 0;
   int64_t h2d_bytes = 0;

@@ -20,7 +20,9 @@ double seconds_since(Clock::time_point start) {
 }  // namespace
 
 void HybridDeviceOptimizer::begin_step(Stream& stream) {
+  const auto begin = stream.stamp();
   stream.wait(to_host_->record());
+  if (times_) times_->waits.push_back({begin, stream.stamp()});
   for (Chunk& chunk : chunks_) {
     if (!chunk.gradients.defined()) continue;
     chunk.arrived.wait_host();  // its memory is for this step, which may be quick to ask for it

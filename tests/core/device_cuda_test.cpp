@@ -127,10 +127,13 @@ TEST_F(CudaDeviceTest, AFewNumbersOvertakeLargeCopies) {
   const Tensor much = Tensor::empty(*large, "much", {64 * kMebi}, DType::F32);
   const Tensor host = Tensor::host(*device_, "much", {64 * kMebi}, DType::F32);
   const Tensor number = from_host(*small, "number", std::vector<float>{3.0f}, {1});
+  const Tensor result = Tensor::host(*device_, "number", {1}, DType::F32);
   small->synchronize();
   for (int i = 0; i < 16; ++i) large->copy(host, much);  // 4 GiB
   const Event done = large->record();
-  EXPECT_EQ(read_back<float>(*small, number), std::vector<float>{3.0f});
+  small->copy(result, number);
+  small->record().wait_host();
+  EXPECT_EQ(*result.data<float>(), 3.0f);
   EXPECT_FALSE(done.ready()) << "4 GiB were copied before 4 bytes";
   large->synchronize();
 }
