@@ -19,7 +19,8 @@ MemoryEstimate stage_memory(const RunConfig& config, int64_t ranks, int pp);
 std::vector<MemoryEstimate> stage_memories(const RunConfig& config, int64_t ranks);
 
 /// The smallest part of the optimizer on the host, in hundredths, with which every stage leaves the
-/// device_reserve() of a device of `device_bytes` free; 1 if none does. `activations`: of each stage.
+/// device_reserve() of a device of `device_bytes` free; 1 if none does. `activations`: of each
+/// stage.
 double fraction_that_fits(const RunConfig& config, int64_t ranks,
                           const std::vector<ActivationForecast>& activations, int64_t device_bytes);
 
