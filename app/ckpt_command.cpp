@@ -7,11 +7,13 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "app/ckpt_diff.h"
+#include "app/ckpt_find.h"
+#include "app/ckpt_prune.h"
+#include "app/ckpt_reshard.h"
+#include "app/ckpt_verify.h"
 #include "checkpoint/directory.h"
-#include "checkpoint/latest.h"
-#include "checkpoint/reader.h"
 #include "core/check.h"
-#include "core/comm/control.h"
 
 namespace ferry {
 namespace {
@@ -21,46 +23,11 @@ using Json = nlohmann::ordered_json;
 struct Options {
   std::string directory;
   bool as_json = false;
+  std::string second;  // of diff, and what reshard makes
+  int num_writers = 1;
+  int64_t keep = 3;
+  bool is_dry_run = false;
 };
-
-bool is_checkpoint(const Path& directory) {
-  return posix_file_system().exists(directory / kManifestFileName);
-}
-
-/// The path as named, without a slash at its end.
-Path directory_of(const Options& options) {
-  Path path = options.directory;
-  if (!path.has_filename() && path.has_relative_path()) path = path.parent_path();
-  if (!posix_file_system().exists(path)) {
-    fail(ExitCode::Storage, options.directory,
-         " does not exist: name a run directory or a checkpoint");
-  }
-  return path;
-}
-
-/// RUN for RUN and for RUN/ckpt.
-Path run_directory(const Path& path) {
-  return path.filename() == "ckpt" ? path.parent_path() : path;
-}
-
-/// The checkpoint itself, or the newest of a run that verifies; rejected ones are named on stderr.
-Checkpoint find_checkpoint(const Options& options) {
-  const Path path = directory_of(options);
-  const std::string name = path.filename();
-  if (is_checkpoint(path) || step_of_directory(name) || attempt_of_temporary(name)) {
-    return Checkpoint::open(path);
-  }
-  SoloControl control;
-  Latest latest = find_latest(run_directory(path), control);
-  for (const Rejected& rejected : latest.rejected) {
-    fmt::print(stderr, "rejected {}: {}\n", rejected.directory.native(), rejected.reason);
-  }
-  if (!latest.checkpoint) {
-    fail(ExitCode::Storage, path.native(), " holds no ", latest.rejected.empty() ? "" : "intact ",
-         "checkpoint: name a run directory (the one with ckpt/ in it) or a checkpoint (step-...)");
-  }
-  return *std::move(latest.checkpoint);
-}
 
 std::string parent_text(const Manifest& manifest) {
   if (!manifest.parent) return "none";
@@ -80,12 +47,12 @@ void list_one(const Path& directory) {
 }
 
 void list(const Options& options) {
-  const Path path = directory_of(options);
+  const Path path = existing_directory(options.directory);
   FileSystem& file_system = posix_file_system();
   fmt::print("{:>10}  {:>12}  {:>5}  {:20}  {:16}  {}\n", "step", "MiB", "files", "created", "root",
              "directory");
-  if (is_checkpoint(path)) return list_one(path);
-  const Path run = run_directory(path);
+  if (file_system.exists(path / kManifestFileName)) return list_one(path);
+  const Path run = run_directory_of(path);
   for (const int64_t step : list_steps(file_system, run)) {
     list_one(checkpoint_folder(run) / step_directory_name(step));
   }
@@ -130,7 +97,7 @@ Json summary(const Checkpoint& checkpoint) {
 }
 
 void show(const Options& options) {
-  const Checkpoint checkpoint = find_checkpoint(options);
+  const Checkpoint checkpoint = find_checkpoint(options.directory);
   if (options.as_json) {
     fmt::print("{}\n", summary(checkpoint).dump(2));
     return;
@@ -157,48 +124,174 @@ void show(const Options& options) {
 }
 
 void verify(const Options& options) {
-  const Checkpoint checkpoint = find_checkpoint(options);
-  checkpoint.verify();
-  fmt::print("{} is intact: step {}, tensors {}, files {}, bytes {}, root {}\n",
-             checkpoint.directory().native(), checkpoint.step(),
-             checkpoint.manifest().tensors.size(), checkpoint.manifest().files.size(),
-             checkpoint.manifest().total_bytes(), checkpoint.root());
+  const Path named = existing_directory(options.directory);
+  const Path path =
+      names_checkpoint(named) ? named : find_checkpoint(options.directory).directory();
+  const Checkpoint checkpoint = verify_checkpoint(path);
+  fmt::print("{} is intact: step {}, tensors {}, files {}, bytes {}, root {}\n", path.native(),
+             checkpoint.step(), checkpoint.manifest().tensors.size(),
+             checkpoint.manifest().files.size(), checkpoint.manifest().total_bytes(),
+             checkpoint.root());
 }
 
 void hash(const Options& options) {
-  const Checkpoint checkpoint = find_checkpoint(options);
+  const Checkpoint checkpoint = find_checkpoint(options.directory);
   checkpoint.verify();  // a digest of damaged bytes would say nothing
   fmt::print("{}\n", checkpoint.root());
 }
 
-void add(CLI::App& ckpt, const std::string& name, const std::string& what,
-         const std::string& example, void (*run)(const Options&), bool has_json) {
+Json to_json(const TensorDifference& difference) {
+  if (!difference.mismatch.empty())
+    return {{"name", difference.name}, {"mismatch", difference.mismatch}};
+  return {{"name", difference.name},
+          {"elements", difference.num_elements},
+          {"different", difference.num_different},
+          {"largest_absolute", difference.largest_absolute},
+          {"largest_relative", difference.largest_relative},
+          {"first", difference.first},
+          {"values", {difference.first_a, difference.first_b}}};
+}
+
+void print_json(const CheckpointDifference& difference) {
+  Json tensors = Json::array(), scalars = Json::array();
+  for (const TensorDifference& tensor : difference.tensors) tensors.push_back(to_json(tensor));
+  for (const ScalarDifference& scalar : difference.scalars)
+    scalars.push_back({{"name", scalar.name}, {"values", {scalar.a, scalar.b}}});
+  const Json all = {{"equal", difference.empty()},
+                    {"num_tensors", difference.num_tensors},
+                    {"num_scalars", difference.num_scalars},
+                    {"tensors", tensors},
+                    {"scalars", scalars}};
+  fmt::print("{}\n", all.dump(2));
+}
+
+void print_text(const CheckpointDifference& difference) {
+  for (const TensorDifference& tensor : difference.tensors) {
+    if (!tensor.mismatch.empty()) {
+      fmt::print("{}: {}\n", tensor.name, tensor.mismatch);
+      continue;
+    }
+    fmt::print(
+        "{}: {} of {} elements differ, by at most {:.3g}, relative {:.3g}; first [{}]: {} and {}\n",
+        tensor.name, tensor.num_different, tensor.num_elements, tensor.largest_absolute,
+        tensor.largest_relative, fmt::join(tensor.first, ", "), tensor.first_a, tensor.first_b);
+  }
+  const auto or_none = [](const std::string& value) { return value.empty() ? "none" : value; };
+  for (const ScalarDifference& scalar : difference.scalars)
+    fmt::print("{}: {} and {}\n", scalar.name, or_none(scalar.a), or_none(scalar.b));
+}
+
+void diff(const Options& options) {
+  const Checkpoint a = find_checkpoint(options.directory), b = find_checkpoint(options.second);
+  const CheckpointDifference difference = diff_checkpoints(a, b);
+  if (options.as_json)
+    print_json(difference);
+  else
+    print_text(difference);
+  if (!difference.empty())
+    fail(ExitCode::Storage, a.directory().native(), " and ", b.directory().native(), " differ in ",
+         difference.tensors.size(), " of ", difference.num_tensors, " tensors and ",
+         difference.scalars.size(), " of ", difference.num_scalars, " scalars");
+  if (!options.as_json)
+    fmt::print("the same bits: {} tensors, {} scalars, root {}\n", difference.num_tensors,
+               difference.num_scalars, a.root());
+}
+
+void reshard(const Options& options) {
+  const Checkpoint source = find_checkpoint(options.directory);
+  const SaveReport report = reshard_checkpoint(source, options.second, options.num_writers);
+  fmt::print("{}: step {} of {}, bytes {}, root {}\n", report.directory.native(), source.step(),
+             source.directory().native(), report.bytes, report.root);
+}
+
+void prune(const Options& options) {
+  FileSystem& file_system = posix_file_system();
+  const Path path = existing_directory(options.directory);
+  const Path run = run_directory_of(path);
+  if (names_checkpoint(path) || !file_system.exists(checkpoint_folder(run)))
+    fail(ExitCode::Storage, path.native(), " is no run directory: name the one with ckpt/ in it");
+  const std::vector<PruneDecision> plan = plan_prune(file_system, run, options.keep);
+  size_t num_removed = 0;
+  for (const PruneDecision& decision : plan) {
+    const std::string directory = (checkpoint_folder(run) / decision.name).native();
+    switch (decision.fate) {
+      case PruneDecision::Fate::Keep:
+        fmt::print("keep    {}\n", directory);
+        break;
+      case PruneDecision::Fate::Remove:
+        ++num_removed;
+        fmt::print("remove  {}\n", directory);
+        break;
+      case PruneDecision::Fate::Leave:
+        fmt::print("leave   {}: {}\n", directory, decision.reason);
+        break;
+    }
+  }
+  if (!options.is_dry_run) prune(file_system, run, plan);
+  fmt::print("{} of {} checkpoints {}\n", num_removed, plan.size(),
+             options.is_dry_run ? "would be removed" : "removed");
+}
+
+struct Command {
+  CLI::App* app;
+  std::shared_ptr<Options> options;
+};
+
+/// A command whose first argument is `argument`. The callback keeps the options alive.
+Command add(CLI::App& ckpt, const std::string& name, const std::string& what,
+            const std::string& arguments, void (*run)(const Options&),
+            const std::string& argument = "a run directory or one checkpoint (step-...)") {
   const auto options = std::make_shared<Options>();
   CLI::App* command = ckpt.add_subcommand(name, what);
-  command->add_option("DIR", options->directory, "a run directory or one checkpoint (step-...)")
-      ->required();
-  if (has_json) command->add_flag("--json", options->as_json, "print one JSON object");
-  command->footer("Example:\n  " + example);
+  command->add_option("DIR", options->directory, argument)->required();
+  command->footer("Example:\n  ferry ckpt " + name + " " + arguments);
   command->callback([options, run] { run(*options); });
+  return {command, options};
+}
+
+void add_json(const Command& command) {
+  command.app->add_flag("--json", command.options->as_json, "print one JSON object");
 }
 
 }  // namespace
 
 void add_ckpt_command(CLI::App& root) {
-  CLI::App* ckpt = root.add_subcommand("ckpt", "Look at checkpoints");
+  CLI::App* ckpt = root.add_subcommand("ckpt", "Look at checkpoints, compare and rewrite them");
   ckpt->require_subcommand(1);
   ckpt->footer("Example:\n  ferry ckpt list runs/quickstart");
-  add(*ckpt, "list", "List the checkpoints of a run", "ferry ckpt list runs/quickstart", list,
-      false);
-  add(*ckpt, "show", "Show step, state, tensors and configuration of a checkpoint",
-      "ferry ckpt show runs/quickstart/ckpt/step-00000060 --json", show, true);
-  add(*ckpt, "verify", "Check every byte of a checkpoint against its digests",
-      "ferry ckpt verify runs/quickstart", verify, false);
+  add(*ckpt, "list", "List the checkpoints of a run", "runs/quickstart", list);
+  add_json(add(*ckpt, "show", "Show step, state, tensors and configuration of a checkpoint",
+               "runs/quickstart/ckpt/step-00000060 --json", show));
+  add(*ckpt, "verify", "Check every byte of a checkpoint against its digests", "runs/quickstart",
+      verify);
   add(*ckpt, "hash",
       "Verify a checkpoint and print the digest of its training state, which depends neither on "
-      "the "
-      "layout of ranks nor on time, attempt, configuration or run name",
-      "ferry ckpt hash runs/quickstart", hash, false);
+      "the layout of ranks nor on time, attempt, configuration or run name",
+      "runs/quickstart", hash);
+
+  const Command compare =
+      add(*ckpt, "diff",
+          "Compare the training states of two checkpoints, tensor by tensor; exit code 4 if they "
+          "differ",
+          "runs/quickstart/ckpt/step-00000030 runs/quickstart/ckpt/step-00000060", diff);
+  compare.app->add_option("OTHER", compare.options->second, "another one")->required();
+  add_json(compare);
+
+  const Command rewrite =
+      add(*ckpt, "reshard",
+          "Write the same checkpoint again, in a new run directory, with another number of shards",
+          "runs/quickstart runs/resharded --writers 4", reshard);
+  rewrite.app->add_option("OUT", rewrite.options->second, "the run directory to make")->required();
+  rewrite.app->add_option("--writers", rewrite.options->num_writers, "number of shards")
+      ->required();
+
+  const Command retire =
+      add(*ckpt, "prune",
+          "Keep the newest checkpoints of a run that verify and delete those before them",
+          "runs/quickstart --keep 2 --dry-run", prune, "a run directory");
+  retire.app->add_option("--keep", retire.options->keep, "how many checkpoints to keep, at least 2")
+      ->capture_default_str();
+  retire.app->add_flag("--dry-run", retire.options->is_dry_run, "only say what would be removed");
 }
 
 }  // namespace ferry

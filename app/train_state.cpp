@@ -175,6 +175,8 @@ Progress progress_of(const State& state, const std::string& where) {
           integer(state, "tokens", where)};
 }
 
+std::map<std::string, std::string> state_aliases() { return {{"optimizer/master", "model"}}; }
+
 std::map<std::string, std::string> state_descriptions() {
   return {
       {"model", "master weights, in the order [out, in]"},

@@ -66,7 +66,8 @@ LoadReport load_weights(Stream& stream, const Checkpoint& checkpoint,
 State to_state(const Progress& progress, int64_t seed, double lr, uint64_t data_fingerprint);
 Progress progress_of(const State& state, const std::string& where);
 
-/// Meanings and units of the stored things, for `global.h5`.
+/// Meanings and units of the stored things, for `global.h5`, and the second names of groups.
 std::map<std::string, std::string> state_descriptions();
+std::map<std::string, std::string> state_aliases();
 
 }  // namespace ferry

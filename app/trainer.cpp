@@ -401,7 +401,7 @@ void Trainer::Parts::save(const std::string& why) {
                                 progress.step > 0 ? model.schedule().at(progress.step) : 0.0,
                                 train_data->fingerprint());
   save_request.descriptions = state_descriptions();
-  save_request.aliases = {{"optimizer/master", "model"}};
+  save_request.aliases = state_aliases();
   save_request.config = resolved_toml(config);
   save_request.layout = grid_text(config, mesh);
   save_request.writer = "ferry " + version_text();

@@ -46,21 +46,29 @@ Result run(std::vector<std::string> words) {
 class CkptCommand : public ::testing::Test {
  protected:
   CkptCommand() {
+    const std::vector<float> weight(60, 0.5f);
+    for (const int64_t step : {30, 60}) root_ = save(run_.path(), step, weight).root;
+    newest_ = (run_ / "ckpt/step-00000060").native();
+  }
+
+  static SaveRequest request_of(const Path& run_dir, int64_t step) {
     SoloControl control;
     SaveRequest request;
-    request.run_dir = run_.path();
-    request.attempt = begin_attempt(run_.path(), control).number;
+    request.run_dir = run_dir;
+    request.attempt = begin_attempt(run_dir, control).number;
     request.config = "[run]\nname = \"sample\"\n";
-    const std::vector<float> weight(60, 0.5f);
+    request.step = step;
+    request.state = {{"samples", step * 16}};
+    request.keep = 100;
+    return request;
+  }
+  static SaveReport save(const Path& run_dir, int64_t step, const std::vector<float>& weight) {
+    SaveRequest request = request_of(run_dir, step);
     const SliceToSave slice{
         "model/embedding/weight", DType::F32, {10, 6}, {0, 0}, {10, 6}, weight.data()};
     request.slices = {&slice, 1};
-    for (const int64_t step : {30, 60}) {
-      request.step = step;
-      request.state = {{"samples", step * 16}};
-      root_ = save_checkpoint(request, control).root;
-    }
-    newest_ = (run_ / "ckpt/step-00000060").native();
+    SoloControl control;
+    return save_checkpoint(request, control);
   }
 
   testing::TempDir run_;
@@ -115,6 +123,96 @@ TEST_F(CkptCommand, VerifyAndHashRefuseDamage) {
   EXPECT_THAT(result.out, HasSubstr("is intact: step 30"));
 }
 
+TEST_F(CkptCommand, DiffOfTwoCheckpoints) {
+  const std::string older = (run_ / "ckpt/step-00000030").native();
+  const Result same = run({"ckpt", "diff", newest_, run_.path().native()});
+  EXPECT_EQ(same.code, 0);
+  EXPECT_EQ(same.out, "the same bits: 1 tensors, 2 scalars, root " + root_ + "\n");
+  const Result other = run({"ckpt", "diff", older, newest_});
+  EXPECT_EQ(other.code, 4);
+  EXPECT_EQ(other.message,
+            older + " and " + newest_ + " differ in 0 of 1 tensors and 2 of 2 scalars");
+  EXPECT_EQ(other.out, "(step): 30 and 60\nsamples: 480 and 960\n");
+
+  std::vector<float> weight(60, 0.5f);
+  weight[13] = 0.75f;
+  const std::string changed = save(run_ / "changed", 60, weight).directory.native();
+  const Result values = run({"ckpt", "diff", newest_, changed});
+  EXPECT_EQ(values.code, 4);
+  EXPECT_EQ(values.out,
+            "model/embedding/weight: 1 of 60 elements differ, by at most 0.25, relative 0.333; "
+            "first [2, 1]: 0.5 and 0.75\n");
+  const Result as_json = run({"ckpt", "diff", newest_, changed, "--json"});
+  EXPECT_EQ(as_json.code, 4);
+  const auto json = nlohmann::json::parse(as_json.out);
+  EXPECT_EQ(json.at("equal"), false);
+  EXPECT_EQ(json.at("num_tensors"), 1);
+  EXPECT_EQ(json.at("scalars").size(), 0u);
+  EXPECT_EQ(json.at("tensors")[0].at("different"), 1);
+  EXPECT_EQ(json.at("tensors")[0].at("largest_absolute"), 0.25);
+  EXPECT_EQ(json.at("tensors")[0].at("first"), (std::vector<int>{2, 1}));
+  EXPECT_EQ(run({"ckpt", "diff", newest_}).code, 2);
+}
+
+TEST_F(CkptCommand, DiffNamesWhatOnlyOneHas) {
+  SaveRequest request = request_of(run_ / "other", 60);
+  const std::vector<float> weight(60, 0.5f);
+  const SliceToSave slice{"model/other", DType::F32, {60}, {0}, {60}, weight.data()};
+  request.slices = {&slice, 1};
+  request.state = {{"tokens", int64_t{7}}};
+  SoloControl control;
+  const std::string other = save_checkpoint(request, control).directory.native();
+  EXPECT_EQ(run({"ckpt", "diff", newest_, other}).out,
+            "model/embedding/weight: only in the first\nmodel/other: only in the second\n"
+            "samples: 960 and none\ntokens: none and 7\n");
+  const auto json = nlohmann::json::parse(run({"ckpt", "diff", newest_, other, "--json"}).out);
+  EXPECT_EQ(json.at("tensors")[1].at("mismatch"), "only in the second");
+  EXPECT_EQ(json.at("scalars")[1].at("values"), (std::vector<std::string>{"", "7"}));
+}
+
+TEST_F(CkptCommand, ReshardMakesANewRun) {
+  const std::string out = (run_ / "out").native();
+  const Result result = run({"ckpt", "reshard", run_.path().native(), out, "--writers", "3"});
+  EXPECT_EQ(result.code, 0) << result.message;
+  EXPECT_THAT(result.out, HasSubstr(out + "/ckpt/step-00000060: step 60 of " + newest_));
+  EXPECT_THAT(result.out, HasSubstr("root " + root_));
+  EXPECT_TRUE(std::filesystem::exists(out + "/ckpt/step-00000060/shard-00002.h5"));
+  EXPECT_EQ(run({"ckpt", "hash", out}).out, root_ + "\n");
+  EXPECT_EQ(run({"ckpt", "reshard", newest_, out, "--writers", "3"}).code, 2);
+  EXPECT_EQ(run({"ckpt", "reshard", newest_, out + "2", "--writers", "0"}).code, 2);
+  EXPECT_EQ(run({"ckpt", "reshard", newest_, out + "2"}).code, 2);
+  EXPECT_EQ(run({"ckpt", "reshard", out + "2", out + "3", "--writers", "1"}).code, 4);
+}
+
+TEST_F(CkptCommand, PruneSaysWhatItDoes) {
+  save(run_.path(), 90, std::vector<float>(60, 0.5f));
+  std::filesystem::remove(newest_ + "/global.h5");
+  save(run_.path(), 120, std::vector<float>(60, 0.5f));
+  save(run_.path(), 10, std::vector<float>(60, 0.5f));
+  const std::string ckpt = (run_ / "ckpt/step-000000").native();
+  const std::string plan = "keep    " + (run_ / "ckpt/step-00000120").native() + "\nkeep    " +
+                           ckpt + "90\nleave   " + newest_ + ": " + newest_ +
+                           "/global.h5 is missing\nkeep    " + ckpt + "30\nremove  " + ckpt +
+                           "10\n";
+  const Result dry = run({"ckpt", "prune", run_.path().native(), "--dry-run"});
+  EXPECT_EQ(dry.out, plan + "1 of 5 checkpoints would be removed\n");
+  EXPECT_TRUE(std::filesystem::exists(ckpt + "10"));
+  EXPECT_EQ(run({"ckpt", "prune", (run_ / "ckpt").native()}).out,
+            plan + "1 of 5 checkpoints removed\n");
+  EXPECT_FALSE(std::filesystem::exists(ckpt + "10"));
+  EXPECT_TRUE(std::filesystem::exists(ckpt + "30"));
+  EXPECT_EQ(run({"ckpt", "prune", run_.path().native(), "--keep", "1"}).code, 2);
+}
+
+TEST_F(CkptCommand, PruneWantsARun) {
+  const testing::TempDir empty;
+  for (const std::string& path : {newest_, empty.path().native()}) {
+    const Result result = run({"ckpt", "prune", path});
+    EXPECT_EQ(result.code, 4);
+    EXPECT_EQ(result.message, path + " is no run directory: name the one with ckpt/ in it");
+  }
+}
+
 TEST_F(CkptCommand, WrongDirectoriesAreExplained) {
   EXPECT_THAT(run({"ckpt", "show", "/nonexistent"}).message,
               HasSubstr("/nonexistent does not exist: name a run directory or a checkpoint"));
@@ -131,7 +229,7 @@ TEST_F(CkptCommand, WrongDirectoriesAreExplained) {
 TEST(CkptHelp, EveryCommandHasAnExample) {
   CLI::App root("ferry");
   add_ckpt_command(root);
-  for (const char* name : {"list", "show", "verify", "hash"}) {
+  for (const char* name : {"list", "show", "verify", "hash", "diff", "reshard", "prune"}) {
     EXPECT_THAT(root.get_subcommand("ckpt")->get_subcommand(name)->help(),
                 HasSubstr(concat("Example:\n  ferry ckpt ", name, " runs/quickstart")));
   }

@@ -86,6 +86,54 @@ hashed() {
   hash "$run" | grep -Eq '^[0-9a-f]{32,}$'
 }
 
+different() {
+  code 0 "$FERRY" ckpt diff "$newest" "$run"
+  says "the same bits: "
+  code 4 "$FERRY" ckpt diff "$run/ckpt/step-00000006" "$newest"
+  grep -Eq '^model/embedding/weight: [0-9]+ of 16896 elements differ, by at most .*; first \[' \
+    "$temp/out"
+  says "samples: 96 and 192"
+  "$FERRY" ckpt diff "$run/ckpt/step-00000006" "$newest" --json 2>/dev/null >"$temp/diff.json" ||
+    same "$?" 4
+  "$FERRY_PYTHON" - "$temp/diff.json" <<'PYTHON'
+import json, sys
+diff = json.load(open(sys.argv[1]))
+assert not diff["equal"] and diff["num_tensors"] == len(diff["tensors"]) > 30, diff
+assert all(0 < t["largest_absolute"] and t["different"] <= t["elements"] for t in diff["tensors"])
+PYTHON
+}
+
+# By another number of writers; the run goes on from it.
+resharded() {
+  local writers out
+  for writers in 1 5; do
+    out=$temp/resharded-$writers
+    "$FERRY" ckpt reshard "$run/ckpt/step-00000006" "$out" --writers "$writers"
+    same "$(hash "$out")" "$(hash "$run/ckpt/step-00000006")"
+    same "$(ls "$out/ckpt/step-00000006" | grep -c shard-)" "$writers"
+    train_ranks 2 "$out" | tee "$temp/out"
+    says "ckpt/step-00000006 (verified"
+    same "$(hash "$out")" "$(hash "$run")"
+  done
+  code 2 "$FERRY" ckpt reshard "$run" "$out" --writers 2
+  says "error: $out exists"
+}
+
+pruned_by_hand() {
+  local run=$temp/by-hand
+  train "$run" checkpoint.every=3 checkpoint.keep=10
+  same "$(checkpoints "$run")" "step-00000003 step-00000006 step-00000009 step-00000012 "
+  code 2 "$FERRY" ckpt prune "$run" --keep 1
+  says "error: --keep 1"
+  "$FERRY" ckpt prune "$run" --keep 2 --dry-run | tee "$temp/out"
+  says "2 of 4 checkpoints would be removed"
+  same "$(checkpoints "$run")" "step-00000003 step-00000006 step-00000009 step-00000012 "
+  truncate -s -1 "$run/ckpt/step-00000009/global.h5"
+  "$FERRY" ckpt prune "$run" --keep 2 | tee "$temp/out"
+  says "leave   $run/ckpt/step-00000009"
+  same "$(checkpoints "$run")" "step-00000006 step-00000009 step-00000012 "
+}
+
 evaluated() {
   "$FERRY" eval "$newest" --json >"$temp/newest.json"
   "$FERRY" eval "$run/ckpt/step-00000006" --json >"$temp/older.json"
@@ -122,6 +170,9 @@ try ckpt_list listed
 try ckpt_show shown
 try ckpt_verify verified
 try ckpt_hash hashed
+try ckpt_diff different
+try ckpt_reshard resharded
+try ckpt_prune pruned_by_hand
 try eval_gives_the_logged_loss evaluated
 try keep_newest pruned
 finish
