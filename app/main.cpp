@@ -8,6 +8,8 @@
 #include "app/config_command.h"
 #include "app/data_command.h"
 #include "app/eval_command.h"
+#include "app/export_command.h"
+#include "app/import_command.h"
 #include "app/job.h"
 #include "app/plan_command.h"
 #include "app/train_command.h"
@@ -59,6 +61,8 @@ int main(int argc, char** argv) {
   add_config_command(root);
   add_data_command(root);
   add_ckpt_command(root);
+  add_export_command(root);
+  add_import_command(root);
   add_eval_command(root, exit_code);
   add_bench_command(root, exit_code);
   add_version_command(root);

@@ -39,6 +39,7 @@ set(FERRY_LIBRARIES_core Threads::Threads)
 set(FERRY_LIBRARIES_core_ops ferry_openblas)
 set(FERRY_LIBRARIES_core_comm MPI::MPI_CXX)
 set(FERRY_LIBRARIES_checkpoint ferry_hdf5 ferry_xxhash ferry_json ferry_fmt)
+set(FERRY_LIBRARIES_huggingface ferry_json ferry_fmt)
 set(FERRY_LIBRARIES_app_data ferry_json ferry_fmt ferry_utf8proc)
 set(FERRY_LIBRARIES_app_model ferry_fmt)
 set(FERRY_LIBRARIES_app ferry_toml ferry_cli ferry_json ferry_fmt ferry_openblas ferry_hdf5

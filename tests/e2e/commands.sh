@@ -21,7 +21,7 @@ helped() {
 
 root_help() {
   code 0 "$FERRY" --help
-  for name in train plan config data ckpt eval bench version; do says "$name"; done
+  for name in train plan config data ckpt export import eval bench version; do says "$name"; done
 }
 
 # runs EXAMPLE: in a folder like a fresh checkout
@@ -203,8 +203,9 @@ adam_refused() {
 
 try help root_help
 for name in train plan config data ckpt eval version "data build" "data info" "data check" \
-  "data dump" "data merge" "ckpt list" "ckpt show" "ckpt verify" "ckpt hash" "bench ops" \
-  "bench copy" "bench step" "bench comm" "bench adam" bench; do
+  "data dump" "data merge" "ckpt list" "ckpt show" "ckpt verify" "ckpt hash" "ckpt diff" "ckpt reshard" \
+  "ckpt prune" export "export hf" import "import hf" "bench ops" "bench copy" "bench step" \
+  "bench comm" "bench adam" bench; do
   # shellcheck disable=SC2086
   try "help_of_${name/ /_}" helped $name
 done
