@@ -1,7 +1,6 @@
 #include "app/eval_command.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cmath>
@@ -14,6 +13,7 @@
 #include "app/config_file.h"
 #include "app/evaluation.h"
 #include "app/job.h"
+#include "app/toml_file.h"
 #include "app/train_state.h"
 #include "checkpoint/latest.h"
 
@@ -26,28 +26,6 @@ struct Options {
   std::vector<std::string> overrides;
   int64_t batches = 0;
   bool json = false;
-};
-
-// The configuration that the checkpoint carries, as a file that read_config can read. Ranks of one
-// host have a file each.
-class StoredConfig {
- public:
-  explicit StoredConfig(const Checkpoint& checkpoint)
-      : path_(std::filesystem::temp_directory_path() /
-              fmt::format("ferry-eval-{}-{}.toml", checkpoint.root().substr(0, 16), ::getpid())) {
-    std::ofstream out(path_);
-    out << checkpoint.manifest().config << std::flush;
-    if (!out)
-      fail(ExitCode::Storage, "error: cannot write ", path_.string(), ": is the disk full?");
-  }
-  ~StoredConfig() {
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
-  }
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
 };
 
 Checkpoint open_newest(const std::string& path, Control& control) {
@@ -67,7 +45,7 @@ Checkpoint open_newest(const std::string& path, Control& control) {
 
 ExitCode run(const Options& options, Runtime& runtime) {
   const Checkpoint checkpoint = open_newest(options.checkpoint, runtime.control());
-  const StoredConfig stored(checkpoint);
+  const TomlFile stored(checkpoint.manifest().config);
   RunConfig config = load_valid_config(stored.path(), options.overrides, runtime.size());
   if (!options.data.empty()) config.data.valid = options.data;
   if (options.batches > 0) config.run.eval_batches = options.batches;

@@ -10,6 +10,7 @@
 
 #include "app/config_file.h"
 #include "app/huggingface_model.h"
+#include "app/optimizer_rule.h"
 #include "app/toml_file.h"
 #include "app/train_state.h"
 #include "app/version.h"
@@ -66,13 +67,12 @@ void run(const Options& options) {
   request.run_dir = staged.partial();
   request.state = to_state(Progress{}, config.run.seed, 0.0, 0);
   request.descriptions = state_descriptions();
-  request.aliases = {{"optimizer/master", "model"}};
+  request.aliases = state_aliases();
   request.config = resolved_toml(config);
   request.layout = "imported from " + std::string(architecture(family_of(hf.model)));
   request.writer = "ferry " + version_text();
-  const std::vector<std::string> moments = config.optimizer.name == "sgd"
-                                               ? std::vector<std::string>{"momentum"}
-                                               : std::vector<std::string>{"exp_avg", "exp_avg_sq"};
+  const auto rule = make_update_rule(config.optimizer);
+  const std::vector<std::string> moments(rule->moment_names().begin(), rule->moment_names().end());
   const SaveReport report = import_weights(files, links, moments, request);
   staged.publish();
   for (const std::string& warning : report.warnings) fmt::print(stderr, "warning: {}\n", warning);

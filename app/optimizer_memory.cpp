@@ -3,43 +3,13 @@
 #include <algorithm>
 #include <map>
 
+#include "app/optimizer_rule.h"
 #include "offload/hybrid_device_optimizer.h"
 
 namespace ferry {
 namespace {
 
-// Chunks of weights that may be on their way back at once.
-constexpr int64_t kChunksReturning = 4;
-
 int64_t bytes_of(DType dtype) { return static_cast<int64_t>(size_of(dtype)); }
-
-// The sum of the moments of one element on the device.
-int64_t device_moments(const OptimizerTable& optimizer, DType full) {
-  if (optimizer.name == "sgd") return bytes_of(full);
-  const auto moment = [&](const std::string& dtype) {
-    return dtype == "bf16" ? bytes_of(DType::BF16) : bytes_of(full);
-  };
-  return moment(optimizer.exp_avg_dtype) + moment(optimizer.exp_avg_sq_dtype);
-}
-
-// Dense and experts are chosen from apart, as offload/optimizer_partition.h has it.
-std::vector<bool> chosen_parts(const OptimizerOffloadTable& offload,
-                               const std::vector<UpdatedPart>& parts) {
-  const HostPart part = offload.takes_last() ? HostPart::Last : HostPart::First;
-  std::vector<bool> chosen(parts.size());
-  for (const bool expert : {false, true}) {
-    std::vector<size_t> members;
-    std::vector<int64_t> elements;
-    for (size_t i = 0; i < parts.size(); ++i) {
-      if (parts[i].expert != expert) continue;
-      members.push_back(i);
-      elements.push_back(parts[i].elements);
-    }
-    const std::vector<bool> on_host = choose_for_host(elements, first_fraction(offload), part);
-    for (size_t i = 0; i < members.size(); ++i) chosen[members[i]] = on_host[i];
-  }
-  return chosen;
-}
 
 }  // namespace
 
@@ -49,8 +19,17 @@ double first_fraction(const OptimizerOffloadTable& offload) {
 
 OptimizerBytes optimizer_bytes(const OptimizerTable& optimizer,
                                const std::vector<UpdatedPart>& parts) {
-  const int64_t num_moments = optimizer.name == "sgd" ? 1 : 2;
-  const std::vector<bool> on_host = chosen_parts(optimizer.offload, parts);
+  const auto num_moments = static_cast<int64_t>(make_update_rule(optimizer)->moment_names().size());
+  const MomentTypes types = moment_types(optimizer);
+  std::vector<int64_t> all_elements;
+  std::vector<bool> all_expert;
+  for (const UpdatedPart& part : parts) {
+    all_elements.push_back(part.elements);
+    all_expert.push_back(part.expert);
+  }
+  const std::vector<bool> on_host =
+      choose_for_host(all_elements, all_expert, first_fraction(optimizer.offload),
+                      optimizer.offload.takes_last() ? HostPart::Last : HostPart::First);
   OptimizerBytes bytes;
   std::map<DType, int64_t> gradients, values;  // on the host, by type
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -58,7 +37,9 @@ OptimizerBytes optimizer_bytes(const OptimizerTable& optimizer,
     const DType full = accumulate_dtype(dtype);
     if (!on_host[i]) {
       if (dtype != full) bytes.device_masters += bytes_of(full) * elements;
-      bytes.device_moments += device_moments(optimizer, full) * elements;
+      for (int64_t moment = 0; moment < num_moments; ++moment)
+        bytes.device_moments +=
+            bytes_of(moment_type(full, types, static_cast<size_t>(moment))) * elements;
       continue;
     }
     bytes.host_masters += bytes_of(full) * elements;
@@ -73,8 +54,9 @@ OptimizerBytes optimizer_bytes(const OptimizerTable& optimizer,
     bytes.gradient_staging +=
         bytes_of(dtype) *
         (optimizer.offload.overlap_d2h_h2d ? elements : std::min(elements, chunk));
+  constexpr auto returning = static_cast<int64_t>(HybridDeviceOptimizer::kMaxReturning);
   for (const auto& [dtype, elements] : values)
-    bytes.value_staging += bytes_of(dtype) * std::min(elements, kChunksReturning * chunk);
+    bytes.value_staging += bytes_of(dtype) * std::min(elements, returning * chunk);
   return bytes;
 }
 

@@ -13,8 +13,7 @@ namespace ferry {
 namespace {
 
 // With overlap, a step knows of the update before; the first one touches memory for the first time.
-constexpr int64_t kDescribeAfter = 3;
-constexpr int64_t kChooseAfter = 3;
+constexpr int64_t kMeasuredAfter = 3;
 constexpr int64_t kOutcomeAfter = 6;
 
 double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
@@ -78,8 +77,8 @@ std::vector<std::string> OptimizerOffload::after_step(StepReport& report) {
   ++steps_;
   const bool automatic = !config_.optimizer.offload.fraction;
   std::vector<std::string> lines;
-  if (steps_ == kDescribeAfter && times.host_elements > 0) lines.push_back(describe(times));
-  if (steps_ == kChooseAfter && automatic) lines.push_back(choose(report, times));
+  if (steps_ == kMeasuredAfter && times.host_elements > 0) lines.push_back(describe(times));
+  if (steps_ == kMeasuredAfter && automatic) lines.push_back(choose(report, times));
   if (steps_ == kOutcomeAfter && automatic) {
     lines.push_back(fmt::format(
         "optimizer.offload.fraction = auto: the step takes {:.3f} s now, {:.3f} s at fraction {:g}",

@@ -4,6 +4,7 @@
 
 #include "app/cpu_binding.h"
 #include "app/host_sum.h"
+#include "app/optimizer_rule.h"
 #include "core/host_copy.h"
 
 namespace ferry {
@@ -19,19 +20,6 @@ LrSchedule lr_schedule(const OptimizerTable& optimizer) {
   schedule.wsd_decay = optimizer.wsd_decay;
   schedule.check();
   return schedule;
-}
-
-std::unique_ptr<UpdateRule> update_rule(const OptimizerTable& optimizer) {
-  if (optimizer.name == "sgd") return make_sgd(optimizer.momentum);
-  return make_adamw(optimizer.betas[0], optimizer.betas[1], optimizer.eps);
-}
-
-MomentTypes moment_types(const OptimizerTable& optimizer) {
-  const auto type = [](const std::string& name) {
-    return name == "bf16" ? std::optional(DType::BF16) : std::nullopt;
-  };
-  if (optimizer.name == "sgd") return {};
-  return {type(optimizer.exp_avg_dtype), type(optimizer.exp_avg_sq_dtype)};
 }
 
 // Until rates are known, everything that may be on the host is there.
@@ -64,7 +52,7 @@ TrainModel::TrainModel(const RunConfig& config, Stream& stream, const MeshGroups
       shards_(make_shards(model_.parameters(), groups_)),
       updated_(config.optimizer.distributed ? pointers(shards_) : model_.parameters()),
       gather_(blocks_, groups_, stream.device(), config.optimizer.overlap_param_gather),
-      rule_(update_rule(config.optimizer)),
+      rule_(make_update_rule(config.optimizer)),
       store_(make_store(config, stream, ranks_of_host)),
       optimizer_(stream, pointers(shards_), *rule_, *store_),
       hooks_(*this),

@@ -22,28 +22,19 @@ void in_parts(WorkerPool& workers, int64_t count, int64_t grain, const Work& wor
               [&](int64_t i) { work(i * grain, std::min(count, (i + 1) * grain)); });
 }
 
-// to = from, of the same or a wider type. Host memory; at once.
-void widen(const Tensor& to, const Tensor& from) {
+// to = from: equal, or BF16 to F32, or F32 rounded to BF16. Host memory; at once.
+void convert(const Tensor& to, const Tensor& from) {
+  CHECK(to.dtype() == from.dtype() || (to.dtype() == DType::F32 && from.dtype() == DType::BF16) ||
+            (to.dtype() == DType::BF16 && from.dtype() == DType::F32),
+        "from ", name_of(from.dtype()), " to ", name_of(to.dtype()));
   if (to.dtype() == from.dtype()) {
     std::memcpy(to.raw(), from.raw(), static_cast<size_t>(to.bytes()));
-    return;
+  } else if (to.dtype() == DType::F32) {
+    std::copy_n(from.data<BFloat16>(), from.numel(), to.data<float>());
+  } else {
+    std::transform(from.data<float>(), from.data<float>() + from.numel(), to.data<BFloat16>(),
+                   [](float x) { return BFloat16(x); });
   }
-  CHECK(to.dtype() == DType::F32 && from.dtype() == DType::BF16, "from ", name_of(from.dtype()),
-        " to ", name_of(to.dtype()));
-  std::copy_n(from.data<BFloat16>(), from.numel(), to.data<float>());
-}
-
-// to = from, of the same or a narrower type.
-void round(const Tensor& to, const Tensor& from) {
-  if (to.dtype() == from.dtype()) {
-    std::memcpy(to.raw(), from.raw(), static_cast<size_t>(to.bytes()));
-    return;
-  }
-  CHECK(to.dtype() == DType::BF16 && from.dtype() == DType::F32, "from ", name_of(from.dtype()),
-        " to ", name_of(to.dtype()));
-  const float* source = from.data<float>();
-  BFloat16* target = to.data<BFloat16>();
-  for (int64_t i = 0; i < from.numel(); ++i) target[i] = BFloat16(source[i]);
 }
 
 }  // namespace
@@ -73,10 +64,6 @@ HybridDeviceOptimizer::HybridDeviceOptimizer(Stream& stream,
   reserve();
 }
 
-HybridDeviceOptimizer::~HybridDeviceOptimizer() {
-  updates_.reset();  // runs what it has
-}
-
 void HybridDeviceOptimizer::choose_places() {
   const std::vector<OptimizerPlace> chosen = places();
   size_t i = 0;
@@ -98,7 +85,7 @@ int64_t HybridDeviceOptimizer::device_state_bytes(const Parameter& parameter) co
   const DType full = accumulate_dtype(parameter.dtype);
   size_t bytes = parameter.dtype == full ? 0 : size_of(full);
   for (size_t i = 0; i < rule_.moment_names().size(); ++i)
-    bytes += size_of(moment_type(parameter, settings_.moment_types, i));
+    bytes += size_of(moment_type(full, settings_.moment_types, i));
   return parameter.shape.numel() * static_cast<int64_t>(bytes);
 }
 
@@ -115,7 +102,7 @@ ParameterState HybridDeviceOptimizer::make_host_state(Stream& stream, const Para
     stream.record().wait_host();
     const Tensor masters = part(state.master, begin, end);
     in_parts(workers_, end - begin, kCopyGrain, [&](int64_t first, int64_t last) {
-      widen(masters.rows(first, last), values.rows(first, last));
+      convert(masters.rows(first, last), values.rows(first, last));
     });
   }
   for (size_t i = 0; i < rule_.moment_names().size(); ++i) {
@@ -156,7 +143,7 @@ void HybridDeviceOptimizer::move(Stream& stream, const Parameter& parameter, boo
   }
   for (size_t i = 0; i < state.moments.size(); ++i)
     moved.moments.push_back(to("moments fp32", state.moments[i],
-                               to_host ? full : moment_type(parameter, settings_.moment_types, i)));
+                               to_host ? full : moment_type(full, settings_.moment_types, i)));
   stream.record().wait_host();
   state = std::move(moved);
 }
@@ -189,7 +176,7 @@ void HybridDeviceOptimizer::publish(Stream& stream, const Parameter& parameter) 
     const Tensor values = Tensor::host(device_, "offloaded values", {end - begin}, parameter.dtype);
     const Tensor masters = part(master, begin, end);
     in_parts(workers_, end - begin, kCopyGrain, [&](int64_t first, int64_t last) {
-      round(values.rows(first, last), masters.rows(first, last));
+      convert(values.rows(first, last), masters.rows(first, last));
     });
     stream.copy(part(parameter.value, begin, end), values);
   }

@@ -55,13 +55,16 @@ struct UpdateTimes {
 
 class HybridDeviceOptimizer final : public StateStore {
  public:
+  /// Chunks of values that may be on their way to the device at once: it takes them faster than
+  /// they are made.
+  static constexpr size_t kMaxReturning = 4;
+
   /// `blocks`: the parameters that this rank updates (shards, or all), by block in the order of
   /// forward; they, the rule and the device outlive this. `stream`: of the parameters' device, on
   /// which their values are ready. Allocates everything, also the host memory of copies, so that
   /// what does not fit fails here: Error(ExitCode::Resource).
   HybridDeviceOptimizer(Stream& stream, std::vector<std::vector<Parameter*>> blocks,
                         const UpdateRule& rule, const HybridSettings& settings);
-  ~HybridDeviceOptimizer() override;
 
   const ParameterState& state(const Parameter& parameter) override;
   void publish(Stream& stream, const Parameter& parameter) override;
@@ -129,8 +132,6 @@ class HybridDeviceOptimizer final : public StateStore {
     Event on_device;                      // valid after it
   };
 
-  // Values that may be on their way to the device at once: it takes them faster than they are made.
-  static constexpr size_t kMaxReturning = 4;
   // Elements [begin, end) of a tensor that counts as flat.
   static Tensor part(const Tensor& tensor, int64_t begin, int64_t end) {
     return tensor.reshape({tensor.numel()}).rows(begin, end);
@@ -172,7 +173,8 @@ class HybridDeviceOptimizer final : public StateStore {
   std::deque<Event> returning_;  // copies of values under way
   std::optional<Times> times_;   // of the update under way
   UpdateTimes last_times_;
-  std::unique_ptr<Stream> updates_;  // whose thread leads the host's part of an update
+  // Its thread leads the host's part of an update, and uses all of the above: it ends first.
+  std::unique_ptr<Stream> updates_;
 };
 
 }  // namespace ferry

@@ -23,23 +23,35 @@ std::vector<bool> choose_for_host(std::span<const int64_t> elements, double frac
   return on_host;
 }
 
+std::vector<bool> choose_for_host(std::span<const int64_t> elements,
+                                  const std::vector<bool>& expert, double fraction, HostPart part) {
+  std::vector<bool> on_host(elements.size());
+  for (const bool of_experts : {false, true}) {
+    std::vector<size_t> members;
+    std::vector<int64_t> sizes;
+    for (size_t i = 0; i < elements.size(); ++i) {
+      if (expert[i] != of_experts) continue;
+      members.push_back(i);
+      sizes.push_back(elements[i]);
+    }
+    const std::vector<bool> chosen = choose_for_host(sizes, fraction, part);
+    for (size_t i = 0; i < members.size(); ++i) on_host[members[i]] = chosen[i];
+  }
+  return on_host;
+}
+
 std::vector<OptimizerPlace> place_optimizer(const std::vector<const Parameter*>& parameters,
                                             double fraction, HostPart part) {
   std::vector<OptimizerPlace> places;
-  for (const Parameter* parameter : parameters)
-    places.push_back({parameter->name, parameter->axis == ReduceAxis::Expert, parameter->decay,
-                      false, parameter->shape.numel()});
-  for (const bool expert : {false, true}) {
-    std::vector<size_t> members;
-    std::vector<int64_t> elements;
-    for (size_t i = 0; i < places.size(); ++i) {
-      if (places[i].expert != expert) continue;
-      members.push_back(i);
-      elements.push_back(places[i].elements);
-    }
-    const std::vector<bool> on_host = choose_for_host(elements, fraction, part);
-    for (size_t i = 0; i < members.size(); ++i) places[members[i]].on_host = on_host[i];
+  std::vector<int64_t> elements;
+  std::vector<bool> expert;
+  for (const Parameter* parameter : parameters) {
+    elements.push_back(parameter->shape.numel());
+    expert.push_back(parameter->axis == ReduceAxis::Expert);
+    places.push_back({parameter->name, expert.back(), parameter->decay, false, elements.back()});
   }
+  const std::vector<bool> on_host = choose_for_host(elements, expert, fraction, part);
+  for (size_t i = 0; i < places.size(); ++i) places[i].on_host = on_host[i];
   return places;
 }
 

@@ -29,6 +29,10 @@ enum class HostPart { First, Last };
 std::vector<bool> choose_for_host(std::span<const int64_t> elements, double fraction,
                                   HostPart part);
 
+/// The same where each element of `expert` says to which of the two lists its entry belongs.
+std::vector<bool> choose_for_host(std::span<const int64_t> elements,
+                                  const std::vector<bool>& expert, double fraction, HostPart part);
+
 /// The places of `parameters` in the order of forward, dense and experts apart.
 std::vector<OptimizerPlace> place_optimizer(const std::vector<const Parameter*>& parameters,
                                             double fraction, HostPart part);

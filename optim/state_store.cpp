@@ -9,8 +9,7 @@ UpdateScalars scalars_of(const Parameter& parameter, UpdateScalars scalars) {
   return scalars;
 }
 
-DType moment_type(const Parameter& parameter, const MomentTypes& types, size_t i) {
-  const DType full = accumulate_dtype(parameter.dtype);
+DType moment_type(DType full, const MomentTypes& types, size_t i) {
   return i < types.size() ? types[i].value_or(full) : full;
 }
 
@@ -25,7 +24,7 @@ ParameterState make_device_state(Stream& stream, const Parameter& parameter, con
     cast(stream, state.master, parameter.value);
   }
   for (size_t i = 0; i < rule.moment_names().size(); ++i) {
-    const DType dtype = moment_type(parameter, types, i);
+    const DType dtype = moment_type(full, types, i);
     const char* name = dtype == full ? "moments fp32" : "moments bf16";
     state.moments.push_back(Tensor::empty(stream, name, parameter.shape, dtype));
     stream.zero(state.moments.back());

@@ -68,8 +68,8 @@ class DeviceStateStore final : public StateStore {
 
 /// `scalars` for this parameter: no decay where it has none.
 UpdateScalars scalars_of(const Parameter& parameter, UpdateScalars scalars);
-/// The type of moment `i` of a parameter on the device.
-DType moment_type(const Parameter& parameter, const MomentTypes& types, size_t i);
+/// The type of moment `i` on the device, of a parameter whose state has the full precision `full`.
+DType moment_type(DType full, const MomentTypes& types, size_t i);
 /// Memory on the device for the state of a parameter; contents are as in DeviceStateStore.
 ParameterState make_device_state(Stream& stream, const Parameter& parameter, const UpdateRule& rule,
                                  const MomentTypes& types);

@@ -6,6 +6,7 @@
 
 #include "core/ops/adamw_kernels.h"
 #include "tests/core/ops/hard_values.h"
+#include "tests/core/ops/host_tensors.h"
 #include "tests/support/devices.h"
 
 namespace ferry::testing {
@@ -21,13 +22,6 @@ constexpr AdamwSettings kSettings{.lr = 3e-3,
                                   .weight_decay = 0.1,
                                   .step = 3,
                                   .grad_scale = 0.37};
-
-// Rounds to S and hides the value from the compiler, so that no two operations can be fused.
-template <class S>
-S rounded(S value) {
-  volatile S stored = value;
-  return stored;
-}
 
 template <class S>
 struct State {
@@ -243,21 +237,8 @@ TEST_P(AdamwOp, RefusesWrongArguments) {
 
 INSTANTIATE_TEST_SUITE_P(Devices, AdamwOp, device_cases(), case_name);
 
-// Host memory with room before each tensor, so that views may begin anywhere.
-class AdamwOnHost : public CpuTest {
+class AdamwOnHost : public HostTensorTest {
  protected:
-  template <class E>
-  Tensor placed(const std::vector<E>& elements, int64_t offset) {
-    const auto n = static_cast<int64_t>(elements.size());
-    const Tensor all = Tensor::host(device(), "t", {n + offset}, DTypeOf<E>::value);
-    std::copy(elements.begin(), elements.end(), all.data<E>() + offset);
-    return all.rows(offset, n + offset);
-  }
-  template <class E>
-  static std::vector<E> elements_of(const Tensor& tensor) {
-    return {tensor.data<E>(), tensor.data<E>() + tensor.numel()};
-  }
-
   // `offset` elements from an aligned address on; value and master may share memory.
   template <class T, class M, class V>
   Update<T, M, V> run(VectorLevel level, const Update<T, M, V>& before, int64_t offset,

@@ -75,4 +75,11 @@ void expect_same_elements(const std::vector<T>& actual, const std::vector<T>& ex
   }
 }
 
+/// Rounds to S and hides the value from the compiler, so that no two operations can be fused.
+template <class S>
+S rounded(S value) {
+  volatile S stored = value;
+  return stored;
+}
+
 }  // namespace ferry::testing

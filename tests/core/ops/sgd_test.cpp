@@ -6,6 +6,7 @@
 
 #include "core/ops/sgd_kernels.h"
 #include "tests/core/ops/hard_values.h"
+#include "tests/core/ops/host_tensors.h"
 #include "tests/support/devices.h"
 
 namespace ferry::testing {
@@ -16,13 +17,6 @@ using ::testing::ThrowsMessage;
 
 constexpr SgdSettings kSettings{
     .lr = 3e-3, .momentum = 0.9, .weight_decay = 0.1, .grad_scale = 0.37};
-
-// Rounds to S and hides the value from the compiler, so that no two operations can be fused.
-template <class S>
-S rounded(S value) {
-  volatile S stored = value;
-  return stored;
-}
 
 // Elements of one parameter, T its value, M its momentum.
 template <class T, class M>
@@ -151,19 +145,8 @@ TEST_P(SgdOp, RefusesWrongArguments) {
 
 INSTANTIATE_TEST_SUITE_P(Devices, SgdOp, device_cases(), case_name);
 
-class SgdOnHost : public CpuTest {
+class SgdOnHost : public HostTensorTest {
  protected:
-  template <class E>
-  Tensor placed(const std::vector<E>& elements, int64_t offset) {
-    const auto n = static_cast<int64_t>(elements.size());
-    const Tensor all = Tensor::host(device(), "t", {n + offset}, DTypeOf<E>::value);
-    std::copy(elements.begin(), elements.end(), all.data<E>() + offset);
-    return all.rows(offset, n + offset);
-  }
-  template <class E>
-  static std::vector<E> elements_of(const Tensor& tensor) {
-    return {tensor.data<E>(), tensor.data<E>() + tensor.numel()};
-  }
   template <class T, class M>
   void expect_levels_follow_the_rule() {
     for (const VectorLevel level : vector_levels())
