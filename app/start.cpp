@@ -74,6 +74,7 @@ Start begin_run(const RunConfig& config, Runtime& runtime, TrainModel& model,
         "\n  try : the same files, data.split, run.seed, model.seq, run.steps and batch.global, or "
         "checkpoint.weights_only=true");
   start.parent = CheckpointName{checkpoint->step(), checkpoint->root()};
+  start.parent_is_here = is_inside(checkpoint->directory(), dir);
   start.description = fmt::format("{} (verified, {:.0f} MB in {:.1f} s){}", name,
                                   static_cast<double>(report.bytes) / 1e6, report.seconds, notes);
   return start;

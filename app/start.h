@@ -17,6 +17,7 @@ struct Start {
   Progress progress;
   Attempt attempt;
   std::optional<CheckpointName> parent;  // the checkpoint that the run continues
+  bool parent_is_here = false;           // it is in the run directory
   std::string description;               // what was done and why, for the banner
 };
 

@@ -134,7 +134,7 @@ Trainer::Parts::Parts(const RunConfig& config_in, Runtime& runtime_in,
   progress = begin.progress;
   attempt = begin.attempt;
   parent = begin.parent;
-  if (parent) saved_step = progress.step;
+  if (begin.parent_is_here) saved_step = progress.step;
 
   LoaderConfig share = loader_config(config, groups);
   share.consumed_samples = progress.samples;

@@ -45,9 +45,21 @@ void for_each_run(const Box& part, const Box& a, const Box& b,
 /// What keeps the boxes from covering every element of `global` exactly once, or an empty string.
 std::string tiling_defect(const Shape& global, std::span<const Box> boxes);
 
+/// Where the bytes of slices are read whose memory changes while they are saved, so that only what
+/// is about to change needs a copy (copy on write).
+class SliceSource {
+ public:
+  virtual ~SliceSource() = default;
+  /// The `bytes` at `data` as they were when the save began: `data` itself, or `scratch` (at least
+  /// as large) filled with them. Several threads may call. Each byte of a slice is asked for once:
+  /// after the call the memory at `data` may change, unless `data` itself was returned.
+  virtual const void* read(const void* data, int64_t bytes, void* scratch) = 0;
+};
+
 /// What this rank writes. `name` is the global name without a leading slash, for example
 /// "model/layers/7/moe/experts/fc1/weight"; its parts are of [A-Za-z0-9_.-]. `data` holds the box
-/// row-major in host memory and must not change during the save. An empty box is ignored.
+/// row-major in host memory and must not change during the save, unless it is read through
+/// `source`. An empty box is ignored.
 struct SliceToSave {
   std::string name;
   DType dtype = DType::F32;
@@ -55,6 +67,7 @@ struct SliceToSave {
   Shape offset;
   Shape extent;
   const void* data = nullptr;
+  SliceSource* source = nullptr;  // null: read from `data`
 };
 
 /// What this rank wants: any box of any stored tensor, in its stored dtype.
