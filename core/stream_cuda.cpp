@@ -278,6 +278,14 @@ const Tensor& CudaStream::blas_workspace() {
   return blas_workspace_;
 }
 
+const Tensor& CudaStream::zeroed_counters() {
+  if (!zeroed_counters_.defined()) {
+    zeroed_counters_ = Tensor::empty(*this, "counters", {2}, DType::I32);
+    zero(zeroed_counters_);
+  }
+  return zeroed_counters_;
+}
+
 CudaStream& as_cuda(Stream& stream) {
   CHECK(stream.device().kind() == DeviceKind::Cuda, "stream '", stream.name(),
         "' is not a CUDA stream");

@@ -100,12 +100,15 @@ class CudaStream final : public Stream {
   CudaDevice& cuda_device() const { return device_; }
   /// Scratch memory for cuBLAS, of this stream alone; made at the first call.
   const Tensor& blas_workspace();
+  /// Two I32 that are zero, and that a kernel which counts in them leaves zero.
+  const Tensor& zeroed_counters();
 
  private:
   CudaDevice& device_;
   std::shared_ptr<CudaStreamHandle> handle_;
   std::shared_ptr<HostFailure> failure_;
   Tensor blas_workspace_;
+  Tensor zeroed_counters_;
 };
 
 /// The stream must be of a GPU, which becomes the calling thread's current device.

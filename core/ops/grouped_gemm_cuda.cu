@@ -5,6 +5,7 @@
 #include "core/ops/grouped_gemm_kernels.h"
 #include "core/ops/grouped_gemm_mma.cuh"
 #include "core/ops/grouped_gemm_simt.cuh"
+#include "core/ops/grouped_gemm_wgmma.h"
 #include "core/ops/vector_cuda.cuh"
 #include "core/stream_cuda.h"
 
@@ -84,6 +85,8 @@ void grouped_gemm_forward(Stream& stream, const Tensor& y, const Tensor& x, cons
                           const Tensor& offsets) {
   if (y.numel() == 0) return;
   if (weight.numel() == 0) return stream.zero(y);
+  if (wgmma_takes(x, weight, offsets.dim(0) - 1))
+    return wgmma_forward(stream, y, x, weight, offsets);
   run<GroupedKind::Forward>(stream, x.dtype(), rows_product(y, x, weight, offsets));
 }
 
@@ -91,12 +94,16 @@ void grouped_gemm_dgrad(Stream& stream, const Tensor& dx, const Tensor& dy, cons
                         const Tensor& offsets) {
   if (dx.numel() == 0) return;
   if (weight.numel() == 0) return stream.zero(dx);
+  if (wgmma_takes(dy, weight, offsets.dim(0) - 1))
+    return wgmma_dgrad(stream, dx, dy, weight, offsets);
   run<GroupedKind::Dgrad>(stream, dy.dtype(), rows_product(dx, dy, weight, offsets));
 }
 
 void grouped_gemm_wgrad(Stream& stream, const Tensor& dweight, const Tensor& dy, const Tensor& x,
                         const Tensor& offsets) {
   if (dweight.numel() == 0 || x.dim(0) == 0) return;
+  if (wgmma_takes(x, dweight, offsets.dim(0) - 1))
+    return wgmma_wgrad(stream, dweight, dy, x, offsets);
   GroupedProduct p = product(dweight, dy, x, offsets);
   p.rows = to_int(dweight.dim(1));
   p.columns = to_int(dweight.dim(2));

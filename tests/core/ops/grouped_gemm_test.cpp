@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
+#include "core/ops/elementwise.h"
 #include "tests/support/devices.h"
 
 namespace ferry::testing {
@@ -30,6 +33,9 @@ struct Case {
   Groups groups;
   int64_t n, k;
 };
+
+// Groups that end at, before and behind the tiles of every kernel.
+Groups many_sizes() { return {"many sizes", {1, 63, 64, 65, 127, 129, 0, 256, 600, 0}}; }
 
 // Every kind of groups with dims that kernels take 16 bytes wide, and with odd ones.
 std::vector<Case> all_cases(int64_t n, int64_t k) {
@@ -60,6 +66,18 @@ class GroupedGemm : public DeviceTest {
     const Tensor tensor = ints(offsets, {count + 1});
     return {count, offsets.back(), n, k, std::move(offsets), tensor};
   }
+  // On a GPU also with dims that fill whole boxes and a part of a tile: 320 is a tile and a
+  // quarter, 192 fewer steps than a ring has stages, 832 more.
+  std::vector<Case> cases() const {
+    std::vector<Case> cases = all_cases(72, 40);
+    if (on_cpu()) return cases;
+    for (const Groups& groups : all_groups()) cases.push_back({groups, 192, 128});
+    cases.push_back({many_sizes(), 320, 832});
+    cases.push_back({many_sizes(), 832, 192});
+    cases.push_back({many_sizes(), 256, 512});
+    cases.push_back({many_sizes(), 448, 384});
+    return cases;
+  }
   double tolerance(int64_t additions) const {
     return static_cast<double>(additions + 1) * epsilon_of(accumulate());
   }
@@ -74,7 +92,7 @@ void for_each_row(const std::vector<int32_t>& offsets, Body&& body) {
 }
 
 TEST_P(GroupedGemm, ForwardMultipliesEachGroupByItsWeight) {
-  for (const auto& [groups, n, k] : all_cases(72, 40)) {
+  for (const auto& [groups, n, k] : cases()) {
     SCOPED_TRACE(concat(groups.name, ' ', n, ' ', k));
     const Problem p = problem(groups, n, k);
     const Tensor x = random({p.rows, p.k}, 1), weight = random({p.groups, p.n, p.k}, 2);
@@ -94,7 +112,7 @@ TEST_P(GroupedGemm, ForwardMultipliesEachGroupByItsWeight) {
 }
 
 TEST_P(GroupedGemm, DgradMultipliesByTheWeightUntransposed) {
-  for (const auto& [groups, n, k] : all_cases(72, 40)) {
+  for (const auto& [groups, n, k] : cases()) {
     SCOPED_TRACE(concat(groups.name, ' ', n, ' ', k));
     const Problem p = problem(groups, n, k);
     const Tensor dy = random({p.rows, p.n}, 1), weight = random({p.groups, p.n, p.k}, 2);
@@ -114,7 +132,7 @@ TEST_P(GroupedGemm, DgradMultipliesByTheWeightUntransposed) {
 }
 
 TEST_P(GroupedGemm, WgradAddsToTheGradient) {
-  for (const auto& [groups, n, k] : all_cases(72, 40)) {
+  for (const auto& [groups, n, k] : cases()) {
     SCOPED_TRACE(concat(groups.name, ' ', n, ' ', k));
     const Problem p = problem(groups, n, k);
     const Tensor dy = random({p.rows, p.n}, 1), x = random({p.rows, p.k}, 2);
@@ -131,6 +149,40 @@ TEST_P(GroupedGemm, WgradAddsToTheGradient) {
     testing::expect_close(read_back_as_double(stream(), dweight), expected,
                           epsilon_of(accumulate()), tolerance(p.rows));
   }
+}
+
+// Rows behind the last group belong to nobody.
+TEST_P(GroupedGemm, LeavesRowsBehindTheGroups) {
+  const Problem p = problem({"", {70, 0, 61}}, 256, 128);
+  const int64_t rows = p.rows + 130;
+  const Tensor weight = random({p.groups, p.n, p.k}, 2);
+  const Tensor y = output({rows, p.n}), dx = output({rows, p.k});
+  grouped_gemm_forward(stream(), y, random({rows, p.k}, 1), weight, p.offsets_tensor);
+  grouped_gemm_dgrad(stream(), dx, random({rows, p.n}, 3), weight, p.offsets_tensor);
+  for (const Tensor& tensor : {y, dx}) {
+    const std::vector<double> values = read_back_as_double(stream(), tensor);
+    const auto owned = static_cast<size_t>(p.rows * tensor.dim(1));
+    for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(std::isnan(values[i]), i >= owned) << i;
+  }
+}
+
+// What other groups hold, and numbers that are none, does not reach a group.
+TEST_P(GroupedGemm, GroupsDoNotTouchEachOther) {
+  const Problem p = problem({"", {70, 40, 61}}, 256, 128);
+  const Tensor x = random({p.rows, p.k}, 1), dy = random({p.rows, p.n}, 3);
+  const Tensor weight = random({p.groups, p.n, p.k}, 2);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const Tensor& tensor : {x, dy}) fill(stream(), tensor.rows(70, 110), nan);
+  fill(stream(), weight.rows(1, 2), nan);
+  const Tensor y = output({p.rows, p.n}), dx = output({p.rows, p.k});
+  const Tensor dweight = random_tensor(stream(), {p.groups, p.n, p.k}, accumulate(), 4);
+  grouped_gemm_forward(stream(), y, x, weight, p.offsets_tensor);
+  grouped_gemm_dgrad(stream(), dx, dy, weight, p.offsets_tensor);
+  grouped_gemm_wgrad(stream(), dweight, dy, x, p.offsets_tensor);
+  for (const Tensor& tensor : {y.rows(0, 70), y.rows(110, 171), dx.rows(0, 70), dx.rows(110, 171),
+                               dweight.rows(0, 1), dweight.rows(2, 3)})
+    for (const double value : read_back_as_double(stream(), tensor))
+      ASSERT_FALSE(std::isnan(value));
 }
 
 // The same rows give the same bits, whatever other groups hold.

@@ -1,0 +1,149 @@
+#include "core/ops/grouped_gemm_wgmma.h"
+
+#include <cudaTypedefs.h>
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+#include "core/check_cuda.h"
+#include "core/ops/grouped_gemm_wgmma.cuh"
+#include "core/stream_cuda.h"
+
+namespace ferry::cuda {
+namespace {
+
+using wgmma::kRowsEnd;
+
+// The driver's function, without linking the driver: programs start on machines that have none.
+PFN_cuTensorMapEncodeTiled_v12000 encode_tensor_map() {
+  static const auto function = [] {
+    void* pointer = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &pointer, 12000,
+                                                cudaEnableDefault, &result));
+    CHECK(result == cudaDriverEntryPointSuccess, "the driver has no cuTensorMapEncodeTiled");
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(pointer);
+  }();
+  return function;
+}
+
+// dims, from the contiguous one, in elements; strides of the others in bytes; box in elements, 128
+// bytes wide.
+CUtensorMap tensor_map(const void* data, CUtensorMapDataType type, std::span<const uint64_t> dims,
+                       std::span<const uint64_t> strides, std::span<const uint32_t> box) {
+  constexpr std::array<uint32_t, 5> kUnit{1, 1, 1, 1, 1};
+  CUtensorMap map;
+  CUDA_DRIVER_CHECK(
+      encode_tensor_map()(&map, type, static_cast<uint32_t>(dims.size()), const_cast<void*>(data),
+                          dims.data(), strides.data(), box.data(), kUnit.data(),
+                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+  return map;
+}
+
+constexpr auto kBf16 = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+constexpr uint64_t kRows = kRowsEnd;
+constexpr uint64_t kAny = 0x7fff0000;
+// Times kRows this is 2^65, which is 0 in an address of 64 bits.
+constexpr uint64_t kWrap = uint64_t{1} << 35;
+
+// Rows of 2-D memory that end where the coordinates say: row r of a group of n rows that ends
+// before row `end` of the memory has coordinates (column, kRowsEnd - n + r, end, kRowsEnd). From r
+// = n on the second is outside of the tensor, so loads bring zeros and stores are dropped; the
+// strides of the last two take the address to row end - n + r, since kRowsEnd * (2^35 - pitch) is
+// -kRowsEnd * pitch.
+CUtensorMap row_map(const Tensor& rows, uint32_t box_rows) {
+  const auto columns = static_cast<uint64_t>(rows.dim(1));
+  const uint64_t pitch = columns * 2;
+  return tensor_map(rows.raw(), kBf16, std::array{columns, kRows, kAny, kAny},
+                    std::array{pitch, pitch, kWrap - pitch},
+                    std::array<uint32_t, 4>{64, box_rows, 1, 1});
+}
+
+// The same in slabs of 64 columns, for sums over rows: (column of the slab, row as above, slab,
+// ...).
+CUtensorMap slab_row_map(const Tensor& rows, uint32_t box_slabs) {
+  const auto columns = static_cast<uint64_t>(rows.dim(1));
+  const uint64_t pitch = columns * 2;
+  return tensor_map(rows.raw(), kBf16, std::array<uint64_t, 5>{64, kRows, columns / 64, kAny, kAny},
+                    std::array<uint64_t, 4>{pitch, 128, pitch, kWrap - pitch},
+                    std::array<uint32_t, 5>{64, 64, box_slabs, 1, 1});
+}
+
+// weight [E, N, K] as the right operand of the forward product: 128 rows of 64 columns.
+CUtensorMap weight_map(const Tensor& weight) {
+  const auto k = static_cast<uint64_t>(weight.dim(2)), n = static_cast<uint64_t>(weight.dim(1));
+  return tensor_map(weight.raw(), kBf16,
+                    std::array<uint64_t, 3>{k, n, static_cast<uint64_t>(weight.dim(0))},
+                    std::array<uint64_t, 2>{k * 2, n * k * 2}, std::array<uint32_t, 3>{64, 128, 1});
+}
+
+// As the right operand of dgrad: 64 rows of two slabs of 64 columns.
+CUtensorMap slab_weight_map(const Tensor& weight) {
+  const auto k = static_cast<uint64_t>(weight.dim(2)), n = static_cast<uint64_t>(weight.dim(1));
+  return tensor_map(weight.raw(), kBf16,
+                    std::array<uint64_t, 4>{64, n, k / 64, static_cast<uint64_t>(weight.dim(0))},
+                    std::array<uint64_t, 3>{k * 2, 128, n * k * 2},
+                    std::array<uint32_t, 4>{64, 64, 2, 1});
+}
+
+// dweight [E, N, K] FP32: 16 rows of 32 columns.
+CUtensorMap gradient_map(const Tensor& dweight) {
+  const auto k = static_cast<uint64_t>(dweight.dim(2)), n = static_cast<uint64_t>(dweight.dim(1));
+  return tensor_map(dweight.raw(), CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+                    std::array<uint64_t, 3>{k, n, static_cast<uint64_t>(dweight.dim(0))},
+                    std::array<uint64_t, 2>{k * 4, n * k * 4}, std::array<uint32_t, 3>{32, 16, 1});
+}
+
+template <GroupedKind kKind>
+void launch(Stream& stream, const wgmma::Maps& maps, wgmma::Product p, const Tensor& offsets) {
+  p.offsets = offsets.data<int32_t>();
+  p.groups = static_cast<int>(offsets.dim(0) - 1);
+  p.counter = as_cuda(stream).zeroed_counters().data<int32_t>();
+  const int shared = wgmma::Shared::bytes(p.groups);
+  CUDA_CHECK(cudaFuncSetAttribute(wgmma::kernel<kKind>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  shared));
+  const int blocks = num_multiprocessors(stream) / 2 * 2;
+  wgmma::kernel<kKind><<<blocks, wgmma::kThreads, shared, cuda_handle(stream)>>>(maps, p);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+wgmma::Product rows_product(int64_t columns, int64_t depth) {
+  wgmma::Product p;
+  p.tiles_n = grouped::tiles_of(static_cast<int>(columns), grouped::kTileColumns);
+  p.depth_blocks = std::max(grouped::tiles_of(static_cast<int>(depth), grouped::kTileDepth),
+                            wgmma::kFewestBlocks);
+  return p;
+}
+
+}  // namespace
+
+bool wgmma_takes(const Tensor& rows, const Tensor& weight, int64_t groups) {
+  // Slabs of 64 columns, and 32-bit coordinates in which row numbers and 2^30 must fit.
+  return rows.dtype() == DType::BF16 && weight.dim(1) % 64 == 0 && weight.dim(2) % 64 == 0 &&
+         rows.dim(0) < kRowsEnd && groups <= kMostWgmmaGroups;
+}
+
+void wgmma_forward(Stream& stream, const Tensor& y, const Tensor& x, const Tensor& weight,
+                   const Tensor& offsets) {
+  const wgmma::Maps maps{row_map(x, 64), weight_map(weight), row_map(y, 16)};
+  launch<GroupedKind::Forward>(stream, maps, rows_product(y.dim(1), x.dim(1)), offsets);
+}
+
+void wgmma_dgrad(Stream& stream, const Tensor& dx, const Tensor& dy, const Tensor& weight,
+                 const Tensor& offsets) {
+  const wgmma::Maps maps{row_map(dy, 64), slab_weight_map(weight), row_map(dx, 16)};
+  launch<GroupedKind::Dgrad>(stream, maps, rows_product(dx.dim(1), dy.dim(1)), offsets);
+}
+
+void wgmma_wgrad(Stream& stream, const Tensor& dweight, const Tensor& dy, const Tensor& x,
+                 const Tensor& offsets) {
+  const wgmma::Maps maps{slab_row_map(dy, 2), slab_row_map(x, 2), gradient_map(dweight)};
+  wgmma::Product p;
+  p.tiles_m = grouped::tiles_of(static_cast<int>(dweight.dim(1)), grouped::kTileRows);
+  p.tiles_n = grouped::tiles_of(static_cast<int>(dweight.dim(2)), grouped::kTileColumns);
+  launch<GroupedKind::Wgrad>(stream, maps, p, offsets);
+}
+
+}  // namespace ferry::cuda
