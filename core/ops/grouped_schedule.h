@@ -5,14 +5,8 @@
 // time: one below the other, which share the right operand; of an odd last row of tiles two beside
 // each other, which share the left one. So both blocks always load half of what they share for
 // both, and no row of tiles is made in vain; a second tile beyond the last column is.
-
-#include <cstdint>
-
-#ifdef __CUDACC__
-#define FERRY_HOST_DEVICE __host__ __device__
-#else
-#define FERRY_HOST_DEVICE
-#endif
+//
+// Kernels call these constexpr functions as the host does.
 
 namespace ferry::grouped {
 
@@ -23,10 +17,10 @@ constexpr int kTileDepth = 64;
 /// left and right operands in the L2 cache.
 constexpr int kBandPairs = 8;
 
-FERRY_HOST_DEVICE constexpr int tiles_of(int size, int tile) { return (size + tile - 1) / tile; }
+constexpr int tiles_of(int size, int tile) { return (size + tile - 1) / tile; }
 
 /// Units of a group of tiles_m x tiles_n tiles.
-FERRY_HOST_DEVICE constexpr int num_units(int tiles_m, int tiles_n) {
+constexpr int num_units(int tiles_m, int tiles_n) {
   return tiles_m / 2 * tiles_n + tiles_m % 2 * ((tiles_n + 1) / 2);
 }
 
@@ -37,7 +31,7 @@ struct Place {
 };
 
 /// The tile of block `rank` (0 or 1) of the cluster in unit `unit` of a group.
-FERRY_HOST_DEVICE constexpr Place place_of(int unit, int tiles_m, int tiles_n, int rank) {
+constexpr Place place_of(int unit, int tiles_m, int tiles_n, int rank) {
   const int pairs = tiles_m / 2;
   if (unit >= pairs * tiles_n) return {tiles_m - 1, 2 * (unit - pairs * tiles_n) + rank, true};
   const int band = unit / (kBandPairs * tiles_n);
