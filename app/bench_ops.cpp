@@ -93,6 +93,8 @@ class OpsBench {
         [&] { attention_forward(stream_, out, lse, qkv, dims, 0.1, {}); });
     row("attention backward", shape, 0, 2.5 * flops,
         [&] { attention_backward(stream_, dqkv, dout, out, lse, qkv, dims, 0.1, {}); });
+    row("attention backward, any order", shape, 0, 2.5 * flops,
+        [&] { attention_backward(stream_, dqkv, dout, out, lse, qkv, dims, 0.1, {}, false); });
   }
 
   void memory_bound() {
@@ -151,8 +153,26 @@ class OpsBench {
     row("swiglu forward", fmt::format("{} x {}", rows, ffn),
         static_cast<double>(gate_up.bytes() + h.bytes()), 0,
         [&] { swiglu_forward(stream_, h, gate_up, probs); });
+    const Tensor dgate_up = output(gate_up.shape());
+    row("swiglu backward", fmt::format("{} x {}", rows, ffn),
+        static_cast<double>(2 * gate_up.bytes() + h.bytes()), 0,
+        [&] { swiglu_backward(stream_, dgate_up, dprobs, h, gate_up, probs); });
     grouped("fc1", plan.offsets, permuted, 2 * ffn);
     grouped("fc2", plan.offsets, h, hidden);
+
+    // The same with SwiGLU inside.
+    const Tensor fc1 = random({moe_.experts, 2 * ffn, hidden});
+    const Tensor fc2 = random({moe_.experts, hidden, ffn});
+    const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(hidden * ffn);
+    const std::string experts =
+        fmt::format("{} experts, {} x {} x {}", moe_.experts, rows, 2 * ffn, hidden);
+    row("grouped fc1 + swiglu forward", experts, 0, 2 * flops, [&] {
+      grouped_gemm_swiglu_forward(stream_, gate_up, h, permuted, fc1, probs, plan.offsets);
+    });
+    row("grouped fc2 + swiglu dgrad", experts, 0, flops, [&] {
+      grouped_gemm_swiglu_backward(stream_, dgate_up, dprobs, permuted, fc2, gate_up, probs,
+                                   plan.offsets);
+    });
   }
 
   void grouped(const std::string& name, const Tensor& offsets, const Tensor& x, int64_t width) {

@@ -46,7 +46,7 @@ struct RunConfig {
   std::map<std::string, Origin> origins;
 
   Origin origin(const std::string& path) const;
-  GptConfig gpt() const { return {model, moe}; }
+  GptConfig gpt() const { return {model, moe, run.deterministic}; }
 
   /// The smallest number of ranks that both grids divide.
   int64_t fewest_ranks() const;

@@ -21,6 +21,7 @@ struct AttentionConfig {
   double init_std = 0.02;
   double output_init_std = 0.02;
   DType dtype = DType::F32;
+  bool deterministic = true;  // backward adds in an order of its own, see core/ops/attention.h
 };
 
 /// Of this rank's heads of `config`, which is of the whole layer.

@@ -34,7 +34,8 @@ Tensor CoreAttention::backward(Pass& pass, const Tensor& dout) {
   const AttentionDims d = dims_of_rank(config_, tensor_, pass.batch);
   const auto [qkv, out, lse] = pass.tape().load<3>(pass.stream, Label::CoreAttn);
   const Tensor dqkv = Tensor::empty(pass.stream, "gradients", qkv.shape(), qkv.dtype());
-  attention_backward(pass.stream, dqkv, dout, out, lse, qkv, d, scale_, dropout(pass));
+  attention_backward(pass.stream, dqkv, dout, out, lse, qkv, d, scale_, dropout(pass),
+                     config_.deterministic);
   return dqkv;
 }
 

@@ -8,11 +8,9 @@
 namespace ferry {
 namespace {
 
-Tensor activate(Stream& stream, const Tensor& gate_up, const Tensor& probs) {
-  const Tensor h = Tensor::empty(stream, name_of(Label::MoeAct),
-                                 {gate_up.dim(0), gate_up.dim(1) / 2}, gate_up.dtype());
-  swiglu_forward(stream, h, gate_up, probs);
-  return h;
+Tensor make_activation(Stream& stream, const Tensor& gate_up) {
+  return Tensor::empty(stream, name_of(Label::MoeAct), {gate_up.dim(0), gate_up.dim(1) / 2},
+                       gate_up.dtype());
 }
 
 // Keeps the matrices of this rank's experts.
@@ -54,14 +52,15 @@ Tensor Experts::forward(Pass& pass, const Tensor& rows, const Tensor& probs,
   const Tensor num_rows = offsets.rows(fc1_.shape[0], fc1_.shape[0] + 1);
   const Tensor gate_up =
       Tensor::empty(stream, "expert fc1 output", {rows.dim(0), fc1_.shape[1]}, rows.dtype());
-  grouped_gemm_forward(stream, gate_up, rows, fc1_.value, offsets);
+  const Tensor h = make_activation(stream, gate_up);
+  grouped_gemm_swiglu_forward(stream, gate_up, h, rows, fc1_.value, probs, offsets);
   pass.tape().save(stream, saved_as(Label::ExpertFc1), {rows, offsets}, num_rows);
-
-  const Tensor h = activate(stream, gate_up, probs);
   pass.tape().save(stream, saved_as(Label::MoeAct), {gate_up, probs}, num_rows);
   pass.tape().save_rebuildable(Label::MoeAct, h, {gate_up, probs},
                                [](Stream& on, std::span<const Tensor> inputs) {
-                                 return activate(on, inputs[0], inputs[1]);
+                                 const Tensor again = make_activation(on, inputs[0]);
+                                 swiglu_forward(on, again, inputs[0], inputs[1]);
+                                 return again;
                                });
   const Tensor y = Tensor::empty(stream, "expert output", rows.shape(), rows.dtype());
   grouped_gemm_forward(stream, y, h, fc2_.value, offsets);
@@ -73,13 +72,11 @@ Experts::Gradients Experts::backward(Pass& pass, const Tensor& dy) {
   Stream& stream = pass.stream;
   const auto [h, offsets] = pass.tape().load<2>(stream, saved_as(Label::ExpertFc2));
   grouped_gemm_wgrad(stream, fc2_.grad, dy, h, offsets);
-  const Tensor dh = Tensor::empty(stream, "gradients", h.shape(), h.dtype());
-  grouped_gemm_dgrad(stream, dh, dy, fc2_.value, offsets);
 
   const auto [gate_up, probs] = pass.tape().load<2>(stream, saved_as(Label::MoeAct));
   const Tensor dgate_up = Tensor::empty(stream, "gradients", gate_up.shape(), gate_up.dtype());
   const Tensor dprobs = Tensor::empty(stream, "gradients", probs.shape(), probs.dtype());
-  swiglu_backward(stream, dgate_up, dprobs, dh, gate_up, probs);
+  grouped_gemm_swiglu_backward(stream, dgate_up, dprobs, dy, fc2_.value, gate_up, probs, offsets);
 
   const auto [rows, same_offsets] = pass.tape().load<2>(stream, saved_as(Label::ExpertFc1));
   grouped_gemm_wgrad(stream, fc1_.grad, dgate_up, rows, same_offsets);

@@ -36,7 +36,8 @@ int64_t num_moe_layers(const GptConfig& config) {
 }
 
 ParameterCount count_parameters(const GptConfig& config) {
-  const auto& [model, moe] = config;
+  const ModelConfig& model = config.model;
+  const MoeConfig& moe = config.moe;
   const int64_t moe_layers = num_moe_layers(config);
   const int64_t hidden = model.hidden;
   ParameterCount count;
@@ -72,7 +73,8 @@ FlopCount flops_per_token(const GptConfig& config) {
 }
 
 LayerFlops forward_flops(const GptConfig& config, bool is_moe_layer) {
-  const auto& [model, moe] = config;
+  const ModelConfig& model = config.model;
+  const MoeConfig& moe = config.moe;
   const auto of_matrix = [](int64_t elements) { return 2.0 * static_cast<double>(elements); };
   LayerFlops flops;
   flops.projections = of_matrix(model.hidden * (2 * model.q_width() + 2 * model.kv_width()));
@@ -156,7 +158,8 @@ int64_t logit_bytes(const GptConfig& config, int64_t tokens, const ModuleShares&
 }
 
 int64_t workspace_bytes(const GptConfig& config, int64_t tokens, const ModuleShares& shares) {
-  const auto& [model, moe] = config;
+  const ModelConfig& model = config.model;
+  const MoeConfig& moe = config.moe;
   const auto e = static_cast<int64_t>(size_of(dtype_of(model.precision)));
   const int64_t t = shares.tensor;
   const int64_t moe_layers = num_moe_layers(config);

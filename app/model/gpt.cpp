@@ -19,7 +19,8 @@ std::optional<QkNormKind> qk_norm_kind(const std::string& name) {
   return std::nullopt;
 }
 
-AttentionConfig attention_config(const ModelConfig& model, DType dtype) {
+AttentionConfig attention_config(const GptConfig& gpt, DType dtype) {
+  const ModelConfig& model = gpt.model;
   AttentionConfig config;
   config.hidden = model.hidden;
   config.heads = model.heads;
@@ -31,6 +32,7 @@ AttentionConfig attention_config(const ModelConfig& model, DType dtype) {
   config.init_std = model.init_std;
   config.output_init_std = output_init_std(model.init_std, model.layers);
   config.dtype = dtype;
+  config.deterministic = gpt.deterministic;
   return config;
 }
 
@@ -62,7 +64,7 @@ Gpt::Gpt(const GptConfig& config, const std::string& force_routing, uint64_t see
   for (int64_t layer = part.first_layer; layer < part.first_layer + part.num_layers; ++layer) {
     const std::string name = concat("layers/", layer);
     auto attention = std::make_unique<Attention>(
-        name + "/attention", attention_config(model, dtype), rope, tensor, decorate);
+        name + "/attention", attention_config(config, dtype), rope, tensor, decorate);
     std::unique_ptr<Module> feed_forward;
     if (config.moe.is_moe_layer(layer)) {
       auto moe = std::make_unique<MoeLayer>(name + "/moe", config.moe, mlp, force_routing, seed,

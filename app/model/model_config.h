@@ -147,10 +147,11 @@ struct ModelConfig {
   }
 };
 
-/// Everything that decides which tensors a model has.
+/// Everything that decides which tensors a model has, and how it computes.
 struct GptConfig {
   ModelConfig model;
   MoeConfig moe;
+  bool deterministic = true;  // the same bits in every run
 };
 
 /// Fills what was left at 0 from other values: kv_heads, head_dim, model.ffn, moe.ffn. Returns the

@@ -47,7 +47,7 @@ void attention_forward(Stream& stream, const Tensor& out, const Tensor& lse, con
 
 void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, const Tensor& out,
                         const Tensor& lse, const Tensor& qkv, const AttentionDims& dims,
-                        double scale, const AttentionDropout& dropout) {
+                        double scale, const AttentionDropout& dropout, bool deterministic) {
   check_attention(out, lse, qkv, dims, dropout);
   CHECK_SHAPE(dqkv, {dims.tokens(), dims.qkv_width()});
   CHECK_SHAPE(dout, {dims.tokens(), dims.q_width()});
@@ -55,7 +55,7 @@ void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, 
         name_of(dqkv.dtype()), ", dout is ", name_of(dout.dtype()), ", qkv is ",
         name_of(qkv.dtype()));
   run_op(stream, cpu::attention_backward, cuda::attention_backward, dqkv, dout, out, lse, qkv, dims,
-         scale, resolved(dropout, dims));
+         scale, resolved(dropout, dims), deterministic);
 }
 
 }  // namespace ferry

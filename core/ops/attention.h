@@ -41,9 +41,10 @@ struct AttentionDropout {
 void attention_forward(Stream& stream, const Tensor& out, const Tensor& lse, const Tensor& qkv,
                        const AttentionDims& dims, double scale, const AttentionDropout& dropout);
 
-/// dqkv, same layout as qkv; every element is written.
+/// dqkv, same layout as qkv; every element is written. If not `deterministic`, cuDNN may add the
+/// parts of dq in the order in which they are ready: faster, and equal inputs give other last bits.
 void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, const Tensor& out,
                         const Tensor& lse, const Tensor& qkv, const AttentionDims& dims,
-                        double scale, const AttentionDropout& dropout);
+                        double scale, const AttentionDropout& dropout, bool deterministic = true);
 
 }  // namespace ferry

@@ -8,8 +8,8 @@
 namespace ferry::cuda {
 
 /// True if cuDNN has both directions for these sizes on this device. Plans are made here, once.
-bool cudnn_attention_supported(Stream& stream, DType dtype, const AttentionDims& dims, double scale,
-                               bool deterministic);
+bool cudnn_attention_supported(Stream& stream, DType dtype, const AttentionDims& dims,
+                               double scale);
 void cudnn_attention_forward(Stream& stream, const Tensor& out, const Tensor& lse,
                              const Tensor& qkv, const AttentionDims& dims, double scale);
 /// deterministic: equal inputs give equal bits; costs time and workspace.

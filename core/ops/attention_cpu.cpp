@@ -189,7 +189,7 @@ void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv,
 
 void attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out,
                         const Tensor& lse, const Tensor& qkv, const AttentionDims& dims,
-                        double scale, const AttentionDropout& dropout) {
+                        double scale, const AttentionDropout& dropout, bool) {
   dispatch_float(qkv.dtype(),
                  [&]<class T>() { backward<T>(dqkv, dout, out, lse, qkv, dims, scale, dropout); });
 }

@@ -4,13 +4,10 @@
 namespace ferry::cuda {
 namespace {
 
-// Runs promise equal results for equal configurations, so gradients may not depend on timing.
-constexpr bool kDeterministic = true;
-
 bool use_cudnn(Stream& stream, const Tensor& qkv, const AttentionDims& dims, double scale,
                const AttentionDropout& dropout) {
   return qkv.dtype() == DType::BF16 && dims.head_dim % 8 == 0 && dropout.probability == 0 &&
-         cudnn_attention_supported(stream, qkv.dtype(), dims, scale, kDeterministic);
+         cudnn_attention_supported(stream, qkv.dtype(), dims, scale);
 }
 
 }  // namespace
@@ -26,10 +23,10 @@ void attention_forward(Stream& stream, const Tensor& out, const Tensor& lse, con
 
 void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, const Tensor& out,
                         const Tensor& lse, const Tensor& qkv, const AttentionDims& dims,
-                        double scale, const AttentionDropout& dropout) {
+                        double scale, const AttentionDropout& dropout, bool deterministic) {
   if (out.numel() == 0) return;
   if (use_cudnn(stream, qkv, dims, scale, dropout))
-    cudnn_attention_backward(stream, dqkv, dout, out, lse, qkv, dims, scale, kDeterministic);
+    cudnn_attention_backward(stream, dqkv, dout, out, lse, qkv, dims, scale, deterministic);
   else
     fallback_attention_backward(stream, dqkv, dout, out, lse, qkv, dims, scale, dropout);
 }

@@ -18,7 +18,7 @@ void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv,
                        const AttentionDims& dims, double scale, const AttentionDropout& dropout);
 void attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out,
                         const Tensor& lse, const Tensor& qkv, const AttentionDims& dims,
-                        double scale, const AttentionDropout& dropout);
+                        double scale, const AttentionDropout& dropout, bool deterministic);
 
 }  // namespace ferry::cpu
 
@@ -28,6 +28,6 @@ void attention_forward(Stream& stream, const Tensor& out, const Tensor& lse, con
                        const AttentionDims& dims, double scale, const AttentionDropout& dropout);
 void attention_backward(Stream& stream, const Tensor& dqkv, const Tensor& dout, const Tensor& out,
                         const Tensor& lse, const Tensor& qkv, const AttentionDims& dims,
-                        double scale, const AttentionDropout& dropout);
+                        double scale, const AttentionDropout& dropout, bool deterministic);
 
 }  // namespace ferry::cuda

@@ -189,16 +189,16 @@ void execute(Stream& stream, Direction direction, Pointers& pointers, const Atte
 
 }  // namespace
 
-bool cudnn_attention_supported(Stream& stream, DType dtype, const AttentionDims& dims, double scale,
-                               bool deterministic) {
+bool cudnn_attention_supported(Stream& stream, DType dtype, const AttentionDims& dims,
+                               double scale) {
   if (dtype != DType::BF16) return false;
   const cudnnHandle_t handle = handle_for(stream);
   const int ordinal = as_cuda(stream).handle()->ordinal();
   std::lock_guard lock(plans_mutex);
   // The direction that is not needed yet is planned too, so that both take the same path.
   return plan_for(handle, ordinal, Direction::Forward, dims, scale, false).graph != nullptr &&
-         plan_for(handle, ordinal, Direction::Backward, dims, scale, deterministic).graph !=
-             nullptr;
+         plan_for(handle, ordinal, Direction::Backward, dims, scale, true).graph != nullptr &&
+         plan_for(handle, ordinal, Direction::Backward, dims, scale, false).graph != nullptr;
 }
 
 void cudnn_attention_forward(Stream& stream, const Tensor& out, const Tensor& lse,

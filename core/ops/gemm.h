@@ -16,4 +16,9 @@ enum class Transpose { No, Yes };
 void gemm(Stream& stream, const Tensor& c, const Tensor& a, Transpose transpose_a, const Tensor& b,
           Transpose transpose_b, double beta = 0);
 
+/// The same for each of B pairs of matrices of equal shapes: c [B, M, N], a and b [B, ., .]. On
+/// CUDA one product of B strided batches.
+void gemm_batched(Stream& stream, const Tensor& c, const Tensor& a, Transpose transpose_a,
+                  const Tensor& b, Transpose transpose_b, double beta = 0);
+
 }  // namespace ferry

@@ -30,4 +30,13 @@ void gemm(const Tensor& c, const Tensor& a, Transpose transpose_a, const Tensor&
   });
 }
 
+void gemm_batched(const Tensor& c, const Tensor& a, Transpose transpose_a, const Tensor& b,
+                  Transpose transpose_b, double beta) {
+  const auto matrix = [](const Tensor& batch, int64_t i) {
+    return batch.rows(i, i + 1).reshape({batch.dim(1), batch.dim(2)});
+  };
+  for (int64_t i = 0; i < c.dim(0); ++i)
+    gemm(matrix(c, i), matrix(a, i), transpose_a, matrix(b, i), transpose_b, beta);
+}
+
 }  // namespace ferry::cpu

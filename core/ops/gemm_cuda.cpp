@@ -26,18 +26,25 @@ cudaDataType_t cuda_type(DType dtype) {
   }
 }
 
-// A stored row-major matrix, which cuBLAS reads as its column-major transpose.
+// A stored row-major matrix, which cuBLAS reads as its column-major transpose; or a batch of them,
+// one behind the other.
 struct Matrix {
+  int64_t batch = 1;
   int64_t rows = 0;
   int64_t columns = 0;
   DType dtype = DType::F32;
   bool transposed = false;
-  int64_t alignment = 0;  // bytes, of its address
+  int64_t alignment = 0;  // bytes, of the address of each
 
   explicit Matrix(const Tensor& tensor, bool flip = false)
-      : rows(tensor.dim(0)), columns(tensor.dim(1)), dtype(tensor.dtype()), transposed(flip) {
-    const auto address = reinterpret_cast<uintptr_t>(tensor.raw());
-    alignment = int64_t{1} << std::min(std::countr_zero(address), 8);
+      : batch(tensor.shape().rank() == 3 ? tensor.dim(0) : 1),
+        rows(tensor.dim(-2)),
+        columns(tensor.dim(-1)),
+        dtype(tensor.dtype()),
+        transposed(flip) {
+    auto bits = reinterpret_cast<uintptr_t>(tensor.raw());
+    if (batch > 1) bits |= static_cast<uintptr_t>(tensor.bytes() / batch);
+    alignment = int64_t{1} << std::min(std::countr_zero(bits), 8);
   }
 };
 
@@ -47,6 +54,9 @@ class Layout {
     CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&layout_, cuda_type(matrix.dtype),
                                             static_cast<uint64_t>(matrix.columns),
                                             static_cast<uint64_t>(matrix.rows), matrix.columns));
+    if (matrix.batch == 1) return;
+    set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(matrix.batch));
+    set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, matrix.rows * matrix.columns);
   }
   ~Layout() { static_cast<void>(cublasLtMatrixLayoutDestroy(layout_)); }
   Layout(const Layout&) = delete;
@@ -54,6 +64,11 @@ class Layout {
   cublasLtMatrixLayout_t get() const { return layout_; }
 
  private:
+  template <class T>
+  void set(cublasLtMatrixLayoutAttribute_t attribute, T value) {
+    CUBLAS_CHECK(cublasLtMatrixLayoutSetAttribute(layout_, attribute, &value, sizeof value));
+  }
+
   cublasLtMatrixLayout_t layout_ = nullptr;
 };
 
@@ -102,8 +117,9 @@ class Plan {
     int found = 0;
     CUBLAS_CHECK(cublasLtMatmulAlgoGetHeuristic(handle, description_, b_.get(), a_.get(), c_.get(),
                                                 c_.get(), preference.get(), 1, &result, &found));
-    CHECK(found == 1, "cuBLAS has no algorithm for the product of [", a.rows, ", ", a.columns,
-          "] and [", b.rows, ", ", b.columns, "] ", name_of(a.dtype), " into ", name_of(c.dtype));
+    CHECK(found == 1, "cuBLAS has no algorithm for ", a.batch, " products of [", a.rows, ", ",
+          a.columns, "] and [", b.rows, ", ", b.columns, "] ", name_of(a.dtype), " into ",
+          name_of(c.dtype));
     algorithm_ = result.algo;
   }
   ~Plan() { static_cast<void>(cublasLtMatmulDescDestroy(description_)); }
@@ -137,10 +153,11 @@ class Plan {
 // give equal bits throughout a process.
 const Plan& plan_for(Stream& stream, const Matrix& c, const Matrix& a, const Matrix& b,
                      double beta) {
-  using Key = std::array<int64_t, 14>;
+  using Key = std::array<int64_t, 15>;
   static std::mutex mutex;
   static std::map<Key, std::unique_ptr<Plan>> plans;
   const Key key{as_cuda(stream).handle()->ordinal(),
+                c.batch,
                 c.rows,
                 c.columns,
                 static_cast<int64_t>(c.dtype),
@@ -160,10 +177,9 @@ const Plan& plan_for(Stream& stream, const Matrix& c, const Matrix& a, const Mat
   return *plan;
 }
 
-}  // namespace
-
-void gemm(Stream& stream, const Tensor& c, const Tensor& a, Transpose transpose_a, const Tensor& b,
-          Transpose transpose_b, double beta) {
+// One product, or a batch of them.
+void multiply(Stream& stream, const Tensor& c, const Tensor& a, Transpose transpose_a,
+              const Tensor& b, Transpose transpose_b, double beta) {
   if (c.numel() == 0) return;
   if (a.numel() == 0) {  // a sum of nothing
     if (beta == 0) stream.zero(c);
@@ -177,6 +193,18 @@ void gemm(Stream& stream, const Tensor& c, const Tensor& a, Transpose transpose_
   } else {
     plan.run<float>(stream, c, a, b, beta);
   }
+}
+
+}  // namespace
+
+void gemm(Stream& stream, const Tensor& c, const Tensor& a, Transpose transpose_a, const Tensor& b,
+          Transpose transpose_b, double beta) {
+  multiply(stream, c, a, transpose_a, b, transpose_b, beta);
+}
+
+void gemm_batched(Stream& stream, const Tensor& c, const Tensor& a, Transpose transpose_a,
+                  const Tensor& b, Transpose transpose_b, double beta) {
+  multiply(stream, c, a, transpose_a, b, transpose_b, beta);
 }
 
 }  // namespace ferry::cuda

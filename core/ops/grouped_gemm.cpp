@@ -2,6 +2,8 @@
 
 #include "core/ops/grouped_gemm_kernels.h"
 #include "core/ops/run_op.h"
+#include "core/ops/swiglu.h"
+#include "core/ops/swiglu_kernels.h"
 
 namespace ferry {
 namespace {
@@ -37,6 +39,35 @@ void grouped_gemm_dgrad(Stream& stream, const Tensor& dx, const Tensor& dy, cons
   check_groups(dy, dx, weight, offsets);
   check_same_dtype(weight, dy);
   run_op(stream, cpu::grouped_gemm_dgrad, cuda::grouped_gemm_dgrad, dx, dy, weight, offsets);
+}
+
+void grouped_gemm_swiglu_forward(Stream& stream, const Tensor& gate_up, const Tensor& h,
+                                 const Tensor& x, const Tensor& weight, const Tensor& prob,
+                                 const Tensor& offsets) {
+  check_groups(gate_up, x, weight, offsets);
+  check_same_dtype(weight, x);
+  check_swiglu(h, gate_up, prob);
+  if (!stream.device().is_cpu() && gate_up.numel() > 0 && weight.numel() > 0 &&
+      cuda::grouped_gemm_swiglu_forward(stream, gate_up, h, x, weight, prob, offsets))
+    return;
+  grouped_gemm_forward(stream, gate_up, x, weight, offsets);
+  swiglu_forward(stream, h, gate_up, prob);
+}
+
+void grouped_gemm_swiglu_backward(Stream& stream, const Tensor& dgate_up, const Tensor& dprob,
+                                  const Tensor& dy, const Tensor& weight, const Tensor& gate_up,
+                                  const Tensor& prob, const Tensor& offsets) {
+  check_same_dtype(weight, dy);
+  CHECK(weight.shape().rank() == 3, "weight has shape ", weight.shape(), ", not [E, N, F]");
+  CHECK_SHAPE(gate_up, {dy.dim(0), 2 * weight.dim(2)});
+  CHECK_SHAPE(dgate_up, {gate_up.dim(0), gate_up.dim(1)});
+  if (!stream.device().is_cpu() && dy.numel() > 0 && weight.numel() > 0 &&
+      cuda::grouped_gemm_swiglu_backward(stream, dgate_up, dprob, dy, weight, gate_up, prob,
+                                         offsets))
+    return;
+  const Tensor dh = Tensor::empty(stream, "gradients", {dy.dim(0), weight.dim(2)}, gate_up.dtype());
+  grouped_gemm_dgrad(stream, dh, dy, weight, offsets);
+  swiglu_backward(stream, dgate_up, dprob, dh, gate_up, prob);
 }
 
 void grouped_gemm_wgrad(Stream& stream, const Tensor& dweight, const Tensor& dy, const Tensor& x,

@@ -6,19 +6,20 @@
 // counter in global memory, so that a cluster that is late takes fewer. One block makes each tile
 // and adds it once, so results do not depend on who made it.
 //
-// An SM stores a tile more slowly than it could multiply meanwhile, so a tile is stored while the
-// next one is multiplied: forward and dgrad round their sums to BF16 (half the registers) and store
-// them in four parts behind the first products of the next tile; wgrad does so with half of them.
+// A tile is stored while the next one is multiplied (grouped_epilogues.cuh): forward and dgrad
+// round their sums to BF16, which takes half the registers; wgrad keeps half of them.
 //
 // Groups of any size need no tensor map of their own: see row_map() in grouped_gemm_wgmma_cuda.cu.
 
 #include <cuda_bf16.h>
 
+#include <type_traits>
+
+#include "core/ops/grouped_epilogues.cuh"
 #include "core/ops/grouped_schedule.h"
 #include "core/ops/grouped_tiles.cuh"
 #include "core/ops/hopper.cuh"
 #include "core/ops/mma.cuh"
-#include "core/ops/vector_cuda.cuh"
 
 namespace ferry::cuda::wgmma {
 
@@ -33,27 +34,6 @@ constexpr int kThreads = 128 + 32 * kMultiplyingWarps;  // the first warpgroup b
 constexpr uint32_t kBytesA = kTileRows * kTileDepth * 2;
 constexpr uint32_t kBytesB = kTileColumns * kTileDepth * 2;
 constexpr uint32_t kBytesStage = kBytesA + kBytesB;
-constexpr uint32_t kBytesBox = 2048;  // what a warp stores at once: 16 rows of 128 bytes
-constexpr int kParts = 4;             // of a tile that is stored later
-/// Blocks of depth of every tile at least, zeros if need be: its predecessor is stored meanwhile.
-constexpr int kFewestBlocks = 4;
-constexpr int kFewestBlocksWgrad = 8;
-/// Coordinate of the end of a group in row maps.
-constexpr int kRowsEnd = 1 << 30;
-
-struct Maps {
-  CUtensorMap a, b, c;
-};
-
-struct Product {
-  const int* offsets = nullptr;  // [groups + 1], on the device
-  int groups = 0;
-  int tiles_m = 0;         // of each matrix of c (wgrad)
-  int tiles_n = 0;         // of c
-  int depth_blocks = 0;    // of kTileDepth (forward, dgrad)
-  int* counter = nullptr;  // [2], zeros, and zeros again afterwards: units taken, clusters done
-};
-
 struct Tile {
   int group;
   int first_row;  // of the group
@@ -69,7 +49,8 @@ struct Shared {
   static constexpr uint32_t kStaging = kStages * kBytesStage;  // two boxes of each multiplying warp
   static constexpr uint32_t kFull = kStaging + kMultiplyingWarps * 2 * kBytesBox;
   static constexpr uint32_t kEmpty = kFull + kStages * 8;
-  static constexpr uint32_t kUnitReady = kEmpty + kStages * 8;
+  static constexpr uint32_t kArrived = kEmpty + kStages * 8;
+  static constexpr uint32_t kUnitReady = kArrived + kMultiplyingWarps * 8;
   static constexpr uint32_t kUnitTaken = kUnitReady + 2 * 8;
   static constexpr uint32_t kUnit = kUnitTaken + 2 * 8;
   static constexpr uint32_t kGroups = kUnit + 2 * 4;  // I32 [3 * groups + 2]
@@ -85,6 +66,8 @@ struct Shared {
   __device__ uint32_t full(uint32_t stage) const { return begin + kFull + 8 * stage; }
   /// No warp of the cluster reads the stage any more.
   __device__ uint32_t empty(uint32_t stage) const { return begin + kEmpty + 8 * stage; }
+  /// What a multiplying warp loads for itself.
+  __device__ uint32_t arrived(uint32_t warp) const { return begin + kArrived + 8 * warp; }
   /// A unit was handed out.
   __device__ uint32_t unit_ready(int turn) const { return begin + kUnitReady + 8 * (turn & 1); }
   /// All of the cluster have it (the barrier of block 0).
@@ -96,6 +79,7 @@ struct Shared {
       hopper::init_barrier(full(i), 1);
       hopper::init_barrier(empty(i), 2 * kMultiplyingWarps);
     }
+    for (uint32_t i = 0; i < kMultiplyingWarps; ++i) hopper::init_barrier(arrived(i), 1);
     for (int i = 0; i < 2; ++i) {
       hopper::init_barrier(unit_ready(i), 1);
       hopper::init_barrier(unit_taken(i), 2 * (kMultiplyingWarps + 1));
@@ -217,12 +201,33 @@ class Units {
   int current_ = 0;
 };
 
-template <GroupedKind kKind>
-__device__ __forceinline__ int num_blocks(const Product& p, const Tile& tile) {
-  if constexpr (kKind == GroupedKind::Wgrad)
-    return max(tiles_of(tile.num_rows, kTileDepth), kFewestBlocksWgrad);
-  return p.depth_blocks;
-}
+/// What a kernel computes: the kind of product, and what becomes of its tiles.
+template <GroupedKind kKindOf, class EpilogueOf>
+struct Work {
+  using Epilogue = EpilogueOf;
+  static constexpr GroupedKind kKind = kKindOf;
+  static constexpr bool kWgrad = kKind == GroupedKind::Wgrad;
+  /// A tile is half gate, half up.
+  static constexpr bool kGateAndUp = std::is_same_v<Epilogue, StoreSwiglu>;
+  /// Blocks of depth of every tile at least, zeros if need be: its predecessor is stored meanwhile.
+  static constexpr int kFewestBlocks = Epilogue::kSteps;
+
+  /// Of 504 for a thread of each warpgroup; one that brings needs more than 24, if it may have
+  /// them.
+  static constexpr bool kManyRegisters = std::is_same_v<Epilogue, StoreSwigluGradients>;
+  static constexpr int kBringingRegisters = kManyRegisters ? 24 : 40;
+  static constexpr int kMultiplyingRegisters = kManyRegisters ? 240 : 232;
+
+  __device__ __forceinline__ static int num_blocks(const Product& p, const Tile& tile) {
+    if constexpr (kWgrad) return max(tiles_of(tile.num_rows, kTileDepth), kFewestBlocks);
+    return p.depth_blocks;
+  }
+  /// The first column of the weight's half of a tile.
+  __device__ __forceinline__ static int column(const Product& p, const Tile& tile, int half) {
+    constexpr int kHalf = kTileColumns / 2;
+    return kGateAndUp ? tile.tile_n * kHalf + half * p.ffn : (2 * tile.tile_n + half) * kHalf;
+  }
+};
 
 /// Hands out units to both blocks: one thread of the cluster.
 __device__ __forceinline__ void schedule(const Shared& shared, const Product& p, int total) {
@@ -238,15 +243,15 @@ __device__ __forceinline__ void schedule(const Shared& shared, const Product& p,
 
 /// Loads block `block` of the sums of a tile into a stage, with what the other block of the cluster
 /// loads for both.
-template <GroupedKind kKind>
-__device__ __forceinline__ void load_stage(const Maps& maps, const Tile& tile, int block,
-                                           uint32_t a, uint32_t full, int rank) {
+template <class W>
+__device__ __forceinline__ void load_stage(const Maps& maps, const Product& p, const Tile& tile,
+                                           int block, uint32_t a, uint32_t full, int rank) {
   using hopper::load_box;
   const uint32_t b = a + kBytesA;
   const uint32_t half_b = b + static_cast<uint32_t>(rank) * (kBytesB / 2);
   const int end = tile.first_row + tile.num_rows;
   const int depth = block * kTileDepth;
-  if constexpr (kKind == GroupedKind::Wgrad) {
+  if constexpr (W::kWgrad) {
     const int row = kRowsEnd - tile.num_rows + depth;
     load_box<false>(a, maps.a, full, 0, row, tile.tile_m * (kTileRows / 64), end, kRowsEnd);
     load_box<true>(half_b, maps.b, full, 0, row, tile.tile_n * (kTileColumns / 64) + rank * 2, end,
@@ -255,8 +260,8 @@ __device__ __forceinline__ void load_stage(const Maps& maps, const Tile& tile, i
     constexpr int kHalf = kTileRows / 2;
     const int row = kRowsEnd - tile.num_rows + tile.tile_m * kTileRows;
     const auto load_b = [&]<bool kShared>(uint32_t to, int half) {
-      const int column = tile.tile_n * kTileColumns + half * (kTileColumns / 2);
-      if constexpr (kKind == GroupedKind::Forward)
+      const int column = W::column(p, tile, half);
+      if constexpr (W::kKind == GroupedKind::Forward)
         load_box<kShared>(to, maps.b, full, depth, column, tile.group);
       else
         load_box<kShared>(to, maps.b, full, 0, depth, column / 64, tile.group);
@@ -275,9 +280,9 @@ __device__ __forceinline__ void load_stage(const Maps& maps, const Tile& tile, i
 }
 
 /// Brings the operands of all tiles: one thread of the block.
-template <GroupedKind kKind>
+template <class W>
 __device__ __forceinline__ void bring(const Shared& shared, const Maps& maps, const Product& p,
-                                      Units<kKind>& units, int rank) {
+                                      Units<W::kKind>& units, int rank) {
   RingPlace place;
   for (int turn = 0;; ++turn) {
     hopper::expect_bytes(shared.unit_ready(turn), 4);
@@ -285,55 +290,46 @@ __device__ __forceinline__ void bring(const Shared& shared, const Maps& maps, co
     shared.say_taken(turn);
     if (unit >= units.total()) return;
     const Tile tile = units.tile(unit);
-    const int blocks = num_blocks<kKind>(p, tile);
+    const int blocks = W::num_blocks(p, tile);
     for (int block = 0; block < blocks; ++block) {
       const uint32_t full = shared.full(place.stage);
       hopper::wait_for(shared.empty(place.stage), place.parity ^ 1);
       hopper::expect_bytes(full, kBytesStage);
-      load_stage<kKind>(maps, tile, block, shared.stage(place.stage), full, rank);
+      load_stage<W>(maps, p, tile, block, shared.stage(place.stage), full, rank);
       place.advance();
     }
   }
 }
 
-/// Where a warp's 16 rows of a tile are in c, as coordinates of its map; row kRowsEnd: nowhere.
-struct Destination {
-  int column = 0;
-  int row = kRowsEnd;
-  int matrix = 0;  // of wgrad; else the end of the group
-};
-
 /// A warpgroup's half of each tile of a block.
-template <GroupedKind kKind>
+template <class W>
 class Multiplier {
  public:
   __device__ __forceinline__ Multiplier(const Shared& shared, const Maps& maps, const Product& p,
-                                        Units<kKind>& units)
+                                        Units<W::kKind>& units)
       : shared_(shared),
-        maps_(maps),
         p_(p),
         units_(units),
         lane_(threadIdx.x % 32),
         half_(threadIdx.x / 128 - 1),
-        boxes_(shared.begin + Shared::kStaging + (threadIdx.x / 32 - 4) * 2 * kBytesBox) {}
+        epilogue_{{maps, p, lane_,
+                   shared.begin + Shared::kStaging + (threadIdx.x / 32 - 4) * 2 * kBytesBox,
+                   shared.arrived(threadIdx.x / 32 - 4)}} {}
 
   __device__ __forceinline__ void run() {
-    constexpr int kBlocksPerPart = kWgrad ? 2 : 1;
     hopper::Sums sums;
-    // Of the tile before: rounded sums in pairs; of wgrad the bits of its right half.
-    uint32_t stored_later[64] = {};
+    uint32_t kept[64] = {};  // of the tile before, see the epilogue
     Destination before;
     for (int turn = 0;; ++turn) {
       const int unit = __shfl_sync(0xffffffffu, shared_.unit_of(turn), 0);
       if (lane_ == 0) shared_.say_taken(turn);
       if (unit >= units_.total()) break;
       const Tile tile = units_.tile(unit);
-      const int blocks = num_blocks<kKind>(p_, tile);
+      const int blocks = W::num_blocks(p_, tile);
       const Destination destination = destination_of(tile);
-      if (!kWgrad && tile.num_rows - tile.tile_m * kTileRows <= static_cast<int>(half_) * 64) {
+      if (!W::kWgrad && tile.num_rows - tile.tile_m * kTileRows <= static_cast<int>(half_) * 64) {
         // No rows for this warpgroup, but the stages come all the same.
-#pragma unroll
-        for (int part = 0; part < kParts; ++part) store_part(part, before, stored_later);
+        finish(before, kept);
         before = {};
         for (int block = 0; block < blocks; ++block) {
           hopper::wait_for(shared_.full(place_.stage), place_.parity);
@@ -343,59 +339,37 @@ class Multiplier {
         }
         continue;
       }
-      uint32_t last = 0;
-      // Both loops do the same, but the first stores the tile before as well.
 #pragma unroll
-      for (int block = 0; block < kParts * kBlocksPerPart; ++block) {
-        multiply_stage(sums, block > 0);
-        if (block > 0) {
-          hopper::wait_for_products<1>();
-          release(last);
-        }
-        last = place_.stage;
-        place_.advance();
-        if (block % kBlocksPerPart == 0) store_part(block / kBlocksPerPart, before, stored_later);
+      for (int step = 0; step < Epilogue::kSteps; ++step) {
+        multiply_block(sums, step > 0);
+        epilogue_.step(step, before, kept);
       }
-      for (int block = kParts * kBlocksPerPart; block < blocks; ++block) {
-        multiply_stage(sums, true);
-        hopper::wait_for_products<1>();
-        release(last);
-        last = place_.stage;
-        place_.advance();
-      }
+      for (int block = W::kFewestBlocks; block < blocks; ++block) multiply_block(sums, true);
       hopper::wait_for_products<0>();
-      release(last);
-      if constexpr (kWgrad) {
-        // Not a copy that the compiler could put off until the next products write the sums.
+      release(last_);
+      keep(sums, kept);
+      if constexpr (W::kWgrad) {
 #pragma unroll
-        for (int i = 0; i < 64; ++i)
-          asm volatile("mov.b32 %0, %1;" : "=r"(stored_later[i]) : "f"(sums[1][i]));
-#pragma unroll
-        for (int part = 0; part < kParts; ++part)
-          add_part(part, destination, [&](int i) { return sums[0][i]; });
-      } else {
-#pragma unroll
-        for (int i = 0; i < 64; ++i)
-          stored_later[i] = pack(sums[i / 32][2 * (i % 32)], sums[i / 32][2 * (i % 32) + 1]);
+        for (int part = 0; part < Epilogue::kParts; ++part)
+          epilogue_.add(part, destination, [&](int i) { return sums[0][i]; });
       }
       before = destination;
     }
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) store_part(part, before, stored_later);
+    finish(before, kept);
     if (lane_ == 0) hopper::wait_for_boxes();
   }
 
  private:
-  static constexpr bool kWgrad = kKind == GroupedKind::Wgrad;
-  using OperandA = hopper::OperandAddress<!kWgrad>;
-  using OperandB = hopper::OperandAddress<kKind == GroupedKind::Forward>;
+  using Epilogue = typename W::Epilogue;
+  using OperandA = hopper::OperandAddress<!W::kWgrad>;
+  using OperandB = hopper::OperandAddress<W::kKind == GroupedKind::Forward>;
 
   __device__ __forceinline__ Destination destination_of(const Tile& tile) const {
     Destination to;
-    to.column = tile.tile_n * kTileColumns;
+    to.column = W::column(p_, tile, 0);
     to.row = tile.tile_m * kTileRows + static_cast<int>(threadIdx.x / 32 - 4) * 16;
     to.matrix = tile.group;
-    if constexpr (!kWgrad) {
+    if constexpr (!W::kWgrad) {
       to.row += kRowsEnd - tile.num_rows;
       to.matrix = tile.first_row + tile.num_rows;
     }
@@ -406,7 +380,8 @@ class Multiplier {
     if (lane_ < 2) hopper::arrive_at(shared_.empty(stage), lane_);
   }
 
-  __device__ __forceinline__ void multiply_stage(hopper::Sums& sums, bool accumulate) const {
+  /// The next stage; while it is multiplied, the one before is released.
+  __device__ __forceinline__ void multiply_block(hopper::Sums& sums, bool accumulate) {
     hopper::wait_for(shared_.full(place_.stage), place_.parity);
     const uint32_t begin = shared_.stage(place_.stage);
     const uint64_t a = OperandA::descriptor(begin + half_ * (kBytesA / 2));
@@ -414,99 +389,60 @@ class Multiplier {
     hopper::begin_products();
 #pragma unroll
     for (int step = 0; step < kTileDepth / 16; ++step)
-      hopper::multiply<!kWgrad, kKind == GroupedKind::Forward>(
+      hopper::multiply<!W::kWgrad, W::kKind == GroupedKind::Forward>(
           sums, a + step * OperandA::kStep, b + step * OperandB::kStep, accumulate || step > 0);
     hopper::commit_products();
-  }
-
-  // One of the two boxes of this warp that it may write.
-  __device__ __forceinline__ uint32_t free_box(int part) const {
-    if (lane_ == 0) hopper::wait_for_reads_of_boxes<1>();
-    __syncwarp();
-    return boxes_ + part % 2 * kBytesBox;
-  }
-
-  __device__ __forceinline__ void store_part(int part, const Destination& to,
-                                             const uint32_t (&values)[64]) const {
-    if constexpr (kWgrad)
-      add_part(kParts + part, to, [&](int i) { return __uint_as_float(values[i]); });
-    else
-      store_rows(part, to, values);
-  }
-
-  // 64 columns of this warp's 16 rows. 16-byte chunks of a row of a box are permuted as the copy
-  // expects them.
-  __device__ __forceinline__ void store_rows(int part, const Destination& to,
-                                             const uint32_t (&pairs)[64]) const {
-    const uint32_t box = free_box(part);
-    const uint32_t row = lane_ % 16;
-#pragma unroll
-    for (uint32_t i = 0; i < 4; ++i) {
-      const int first = part * 16 + static_cast<int>(i) * 4;
-      const uint32_t fragment[4] = {pairs[first], pairs[first + 1], pairs[first + 2],
-                                    pairs[first + 3]};
-      const uint32_t chunk = (2 * i + lane_ / 16) ^ (row % 8);
-      hopper::store_matrices(box + row * 128 + chunk * 16, fragment);
+    if (accumulate) {  // else there is none before
+      hopper::wait_for_products<1>();
+      release(last_);
     }
-    hopper::publish_to_copies();
-    __syncwarp();
-    if (lane_ != 0) return;
-    if (to.row < kRowsEnd)
-      hopper::store_box(maps_.c, box, to.column + part * 64, to.row, to.matrix, kRowsEnd);
-    hopper::commit_boxes();
+    last_ = place_.stage;
+    place_.advance();
   }
 
-  // Columns [32 part, 32 part + 32) of this warp's 16 rows; value(i) is element i of their half.
-  template <class Value>
-  __device__ __forceinline__ void add_part(int part, const Destination& to, Value&& value) const {
-    const uint32_t box = free_box(part);
-    const uint32_t row = lane_ / 4;
+  __device__ __forceinline__ void keep(const hopper::Sums& sums, uint32_t (&kept)[64]) const {
 #pragma unroll
-    for (uint32_t i = 0; i < 4; ++i) {
-      const int first = part % kParts * 16 + static_cast<int>(i) * 4;
-      const uint32_t chunk = (2 * i + lane_ % 4 / 2) ^ row;
-      const uint32_t address = box + row * 128 + chunk * 16 + lane_ % 2 * 8;
-      asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(value(first)),
-                   "f"(value(first + 1))
-                   : "memory");
-      asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address + 1024), "f"(value(first + 2)),
-                   "f"(value(first + 3))
-                   : "memory");
+    for (int i = 0; i < 64; ++i) {
+      if constexpr (W::kWgrad)
+        // Not a copy that the compiler could put off until the next products write the sums.
+        asm volatile("mov.b32 %0, %1;" : "=r"(kept[i]) : "f"(sums[1][i]));
+      else
+        kept[i] = pack(sums[i / 32][2 * (i % 32)], sums[i / 32][2 * (i % 32) + 1]);
     }
-    hopper::publish_to_copies();
-    __syncwarp();
-    if (lane_ != 0) return;
-    if (to.row < kRowsEnd) hopper::add_box(maps_.c, box, to.column + part * 32, to.row, to.matrix);
-    hopper::commit_boxes();
+  }
+
+  __device__ __forceinline__ void finish(const Destination& to, const uint32_t (&kept)[64]) {
+#pragma unroll
+    for (int step = 0; step < Epilogue::kSteps; ++step) epilogue_.step(step, to, kept);
   }
 
   const Shared& shared_;
-  const Maps& maps_;
   const Product& p_;
-  Units<kKind>& units_;
+  Units<W::kKind>& units_;
   uint32_t lane_;
   uint32_t half_;
-  uint32_t boxes_;
+  Epilogue epilogue_;
   RingPlace place_;
+  uint32_t last_ = 0;  // the stage before
 };
 
-template <GroupedKind kKind>
+template <class W>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     kernel(const __grid_constant__ Maps maps, const Product p) {
   extern __shared__ uint8_t memory[];
   const Shared shared(memory);
   const int rank = static_cast<int>(hopper::rank_in_cluster());
   if (threadIdx.x == 0) shared.init_barriers();
-  Units<kKind> units(shared, p, rank);
+  Units<W::kKind> units(shared, p, rank);
   hopper::synchronize_cluster();
 
   if (threadIdx.x < 128) {
-    hopper::give_registers<40>();
-    if (threadIdx.x == 0) bring<kKind>(shared, maps, p, units, rank);
+    hopper::give_registers<W::kBringingRegisters>();
+    if (threadIdx.x == 0) bring<W>(shared, maps, p, units, rank);
     if (threadIdx.x == 32 && rank == 0) schedule(shared, p, units.total());
   } else {
-    hopper::take_registers<232>();
-    Multiplier<kKind>(shared, maps, p, units).run();
+    hopper::take_registers<W::kMultiplyingRegisters>();
+    Multiplier<W>(shared, maps, p, units).run();
   }
 
   __syncwarp();

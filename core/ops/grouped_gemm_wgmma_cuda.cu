@@ -96,25 +96,43 @@ CUtensorMap gradient_map(const Tensor& dweight) {
                     std::array<uint64_t, 2>{k * 4, n * k * 4}, std::array<uint32_t, 3>{32, 16, 1});
 }
 
-template <GroupedKind kKind>
+template <class W>
 void launch(Stream& stream, const wgmma::Maps& maps, wgmma::Product p, const Tensor& offsets) {
   p.offsets = offsets.data<int32_t>();
   p.groups = static_cast<int>(offsets.dim(0) - 1);
   p.counter = as_cuda(stream).zeroed_counters().data<int32_t>();
+  p.depth_blocks = std::max(p.depth_blocks, W::kFewestBlocks);
   const int shared = wgmma::Shared::bytes(p.groups);
-  CUDA_CHECK(cudaFuncSetAttribute(wgmma::kernel<kKind>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  shared));
+  CUDA_CHECK(
+      cudaFuncSetAttribute(wgmma::kernel<W>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
   const int blocks = num_multiprocessors(stream) / 2 * 2;
-  wgmma::kernel<kKind><<<blocks, wgmma::kThreads, shared, cuda_handle(stream)>>>(maps, p);
+  wgmma::kernel<W><<<blocks, wgmma::kThreads, shared, cuda_handle(stream)>>>(maps, p);
   CUDA_CHECK(cudaGetLastError());
 }
 
+int tiles(int64_t size, int tile) { return grouped::tiles_of(static_cast<int>(size), tile); }
+
 wgmma::Product rows_product(int64_t columns, int64_t depth) {
   wgmma::Product p;
-  p.tiles_n = grouped::tiles_of(static_cast<int>(columns), grouped::kTileColumns);
-  p.depth_blocks = std::max(grouped::tiles_of(static_cast<int>(depth), grouped::kTileDepth),
-                            wgmma::kFewestBlocks);
+  p.tiles_n = tiles(columns, grouped::kTileColumns);
+  p.depth_blocks = tiles(depth, grouped::kTileDepth);
   return p;
+}
+
+// dprob[r] = the sum of parts [n, R] in their order.
+__global__ void add_parts(float* dprob, const float* parts, int n, int rows, const int* end) {
+  const int r = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (r >= *end) return;
+  float sum = 0;
+  for (int i = 0; i < n; ++i) sum += parts[int64_t{i} * rows + r];
+  dprob[r] = sum;
+}
+
+// All tiles have enough blocks of depth to store their predecessors behind, and none has columns of
+// two halves.
+template <class W>
+bool fits_swiglu(int64_t ffn, int64_t depth) {
+  return ffn % 128 == 0 && tiles(depth, grouped::kTileDepth) >= W::kFewestBlocks;
 }
 
 }  // namespace
@@ -127,23 +145,65 @@ bool wgmma_takes(const Tensor& rows, const Tensor& weight, int64_t groups) {
 
 void wgmma_forward(Stream& stream, const Tensor& y, const Tensor& x, const Tensor& weight,
                    const Tensor& offsets) {
-  const wgmma::Maps maps{row_map(x, 64), weight_map(weight), row_map(y, 16)};
-  launch<GroupedKind::Forward>(stream, maps, rows_product(y.dim(1), x.dim(1)), offsets);
+  const wgmma::Maps maps{row_map(x, 64), weight_map(weight), row_map(y, 16), {}};
+  launch<wgmma::Work<GroupedKind::Forward, wgmma::StoreRows>>(
+      stream, maps, rows_product(y.dim(1), x.dim(1)), offsets);
 }
 
 void wgmma_dgrad(Stream& stream, const Tensor& dx, const Tensor& dy, const Tensor& weight,
                  const Tensor& offsets) {
-  const wgmma::Maps maps{row_map(dy, 64), slab_weight_map(weight), row_map(dx, 16)};
-  launch<GroupedKind::Dgrad>(stream, maps, rows_product(dx.dim(1), dy.dim(1)), offsets);
+  const wgmma::Maps maps{row_map(dy, 64), slab_weight_map(weight), row_map(dx, 16), {}};
+  launch<wgmma::Work<GroupedKind::Dgrad, wgmma::StoreRows>>(
+      stream, maps, rows_product(dx.dim(1), dy.dim(1)), offsets);
 }
 
 void wgmma_wgrad(Stream& stream, const Tensor& dweight, const Tensor& dy, const Tensor& x,
                  const Tensor& offsets) {
-  const wgmma::Maps maps{slab_row_map(dy, 2), slab_row_map(x, 2), gradient_map(dweight)};
+  const wgmma::Maps maps{slab_row_map(dy, 2), slab_row_map(x, 2), gradient_map(dweight), {}};
   wgmma::Product p;
-  p.tiles_m = grouped::tiles_of(static_cast<int>(dweight.dim(1)), grouped::kTileRows);
-  p.tiles_n = grouped::tiles_of(static_cast<int>(dweight.dim(2)), grouped::kTileColumns);
-  launch<GroupedKind::Wgrad>(stream, maps, p, offsets);
+  p.tiles_m = tiles(dweight.dim(1), grouped::kTileRows);
+  p.tiles_n = tiles(dweight.dim(2), grouped::kTileColumns);
+  launch<wgmma::Work<GroupedKind::Wgrad, wgmma::AddMatrices>>(stream, maps, p, offsets);
+}
+
+bool grouped_gemm_swiglu_forward(Stream& stream, const Tensor& gate_up, const Tensor& h,
+                                 const Tensor& x, const Tensor& weight, const Tensor& prob,
+                                 const Tensor& offsets) {
+  using W = wgmma::Work<GroupedKind::Forward, wgmma::StoreSwiglu>;
+  const int64_t ffn = h.dim(1), depth = x.dim(1);
+  if (!wgmma_takes(x, weight, offsets.dim(0) - 1) || !fits_swiglu<W>(ffn, depth)) return false;
+  const wgmma::Maps maps{row_map(x, 64), weight_map(weight), row_map(gate_up, 16), row_map(h, 16)};
+  wgmma::Product p = rows_product(2 * ffn, depth);
+  p.ffn = static_cast<int>(ffn);
+  p.prob = device_data<float>(prob);
+  launch<W>(stream, maps, p, offsets);
+  return true;
+}
+
+bool grouped_gemm_swiglu_backward(Stream& stream, const Tensor& dgate_up, const Tensor& dprob,
+                                  const Tensor& dy, const Tensor& weight, const Tensor& gate_up,
+                                  const Tensor& prob, const Tensor& offsets) {
+  using W = wgmma::Work<GroupedKind::Dgrad, wgmma::StoreSwigluGradients>;
+  const int64_t rows = dy.dim(0), ffn = weight.dim(2), depth = dy.dim(1);
+  if (!wgmma_takes(dy, weight, offsets.dim(0) - 1) || !fits_swiglu<W>(ffn, depth)) return false;
+  const wgmma::Maps maps{row_map(dy, 64), slab_weight_map(weight), row_map(dgate_up, 16),
+                         row_map(gate_up, 16)};
+  wgmma::Product p = rows_product(ffn, depth);
+  p.ffn = static_cast<int>(ffn);
+  p.prob = device_data<float>(prob);
+  p.num_rows = static_cast<int>(rows);
+  Tensor parts;
+  if (dprob.defined()) {
+    parts = Tensor::empty(stream, "gradients", {p.tiles_n, rows}, DType::F32);
+    p.dprob = parts.data<float>();
+  }
+  launch<W>(stream, maps, p, offsets);
+  if (!dprob.defined()) return true;
+  const int* end = offsets.data<int32_t>() + offsets.dim(0) - 1;
+  add_parts<<<grid_size(ceil_div(rows, 256)), 256, 0, cuda_handle(stream)>>>(
+      device_data<float>(dprob), p.dprob, p.tiles_n, p.num_rows, end);
+  CUDA_CHECK(cudaGetLastError());
+  return true;
 }
 
 }  // namespace ferry::cuda

@@ -37,7 +37,8 @@ void attention_forward(Stream&, const Tensor&, const Tensor&, const Tensor&, con
   missing("attention_forward");
 }
 void attention_backward(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                        const Tensor&, const AttentionDims&, double, const AttentionDropout&) {
+                        const Tensor&, const AttentionDims&, double, const AttentionDropout&,
+                        bool) {
   missing("attention_backward");
 }
 void cross_entropy(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
@@ -80,8 +81,20 @@ void embedding_backward(Stream&, const Tensor&, const Tensor&, const Tensor&,
 void gemm(Stream&, const Tensor&, const Tensor&, Transpose, const Tensor&, Transpose, double) {
   missing("gemm");
 }
+void gemm_batched(Stream&, const Tensor&, const Tensor&, Transpose, const Tensor&, Transpose,
+                  double) {
+  missing("gemm_batched");
+}
 void grouped_gemm_forward(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
   missing("grouped_gemm_forward");
+}
+bool grouped_gemm_swiglu_forward(Stream&, const Tensor&, const Tensor&, const Tensor&,
+                                 const Tensor&, const Tensor&, const Tensor&) {
+  missing("grouped_gemm_swiglu_forward");
+}
+bool grouped_gemm_swiglu_backward(Stream&, const Tensor&, const Tensor&, const Tensor&,
+                                  const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
+  missing("grouped_gemm_swiglu_backward");
 }
 void grouped_gemm_dgrad(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
   missing("grouped_gemm_dgrad");

@@ -5,7 +5,7 @@
 
 namespace ferry::cuda {
 
-bool cudnn_attention_supported(Stream&, DType, const AttentionDims&, double, bool) { return false; }
+bool cudnn_attention_supported(Stream&, DType, const AttentionDims&, double) { return false; }
 
 void cudnn_attention_forward(Stream&, const Tensor&, const Tensor&, const Tensor&,
                              const AttentionDims&, double) {

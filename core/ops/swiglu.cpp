@@ -4,9 +4,7 @@
 #include "core/ops/swiglu_kernels.h"
 
 namespace ferry {
-namespace {
 
-// h (or its gradient) is [R, F] beside gate_up [R, 2F]; prob is [R] or undefined.
 void check_swiglu(const Tensor& h, const Tensor& gate_up, const Tensor& prob) {
   CHECK(gate_up.shape().rank() == 2 && gate_up.dim(1) % 2 == 0, "gate_up has shape ",
         gate_up.shape());
@@ -17,8 +15,6 @@ void check_swiglu(const Tensor& h, const Tensor& gate_up, const Tensor& prob) {
     CHECK(prob.dtype() == accumulate_dtype(h.dtype()), "prob is ", name_of(prob.dtype()));
   }
 }
-
-}  // namespace
 
 void swiglu_forward(Stream& stream, const Tensor& h, const Tensor& gate_up, const Tensor& prob) {
   check_swiglu(h, gate_up, prob);

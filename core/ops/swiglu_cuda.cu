@@ -1,5 +1,6 @@
 #include "core/check_cuda.h"
 #include "core/ops/reduce_cuda.cuh"
+#include "core/ops/swiglu_cuda.cuh"
 #include "core/ops/swiglu_kernels.h"
 #include "core/ops/vector_cuda.cuh"
 #include "core/stream_cuda.h"
@@ -9,9 +10,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kUnroll = 2;
-
-// Two units in the last place, which the exponential has anyway; 0 for very negative x.
-__device__ inline float sigmoid(float x) { return __fdividef(1.0f, 1.0f + expf(-x)); }
 
 // One warp per row, kUnroll vectors of gate and up in flight per lane. Reads gate_up once, writes h
 // once.
@@ -38,7 +36,7 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t c = first + i * 32 * kWidth;
       if (c >= width) continue;
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) g[i][j] = g[i][j] * sigmoid(g[i][j]) * u[i][j] * factor;
+      for (int j = 0; j < kWidth; ++j) g[i][j] = swiglu<T>(g[i][j], u[i][j], factor);
       store<kWidth>(h + row * width + c, g[i]);
     }
   }
@@ -72,12 +70,10 @@ __global__ void __launch_bounds__(kThreads)
       if (c >= width) continue;
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
-        const float gate = g[i][j], up = u[i][j], out = d[i][j];
-        const float s = sigmoid(gate);
-        const float silu = gate * s;
-        sum += out * silu * up;
-        g[i][j] = out * factor * up * s * (1.0f + gate * (1.0f - s));
-        u[i][j] = out * factor * silu;
+        const SwigluGradients gradients = swiglu_gradients<T>(d[i][j], g[i][j], u[i][j], factor);
+        sum += gradients.prob;
+        g[i][j] = gradients.gate;
+        u[i][j] = gradients.up;
       }
       store<kWidth>(dgate_up + begin + c, g[i]);
       store<kWidth>(dgate_up + begin + width + c, u[i]);

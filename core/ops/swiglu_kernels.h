@@ -4,6 +4,13 @@
 
 #include "core/ops/swiglu.h"
 
+namespace ferry {
+
+/// CHECKs that h (or its gradient) is [R, F] beside gate_up [R, 2F], and prob [R] or undefined.
+void check_swiglu(const Tensor& h, const Tensor& gate_up, const Tensor& prob);
+
+}  // namespace ferry
+
 namespace ferry::cpu {
 
 void swiglu_forward(const Tensor& h, const Tensor& gate_up, const Tensor& prob);

@@ -92,6 +92,8 @@ class Attention : public DeviceTest {
     const Tensor dqkv = output({dims.tokens(), dims.qkv_width()});
     attention_forward(stream(), out, lse, qkv, dims, scale, dropout);
     attention_backward(stream(), dqkv, dout, out, lse, qkv, dims, scale, dropout);
+    const Tensor any_order = output({dims.tokens(), dims.qkv_width()});
+    attention_backward(stream(), any_order, dout, out, lse, qkv, dims, scale, dropout, false);
 
     const Tensor expected_out = reference_output({dims.tokens(), dims.q_width()});
     const Tensor expected_lse = reference_output({dims.batch, dims.heads, dims.seq});
@@ -102,6 +104,7 @@ class Attention : public DeviceTest {
                        dims, scale, dropout);
     const double bound = 6 * epsilon_of(dtype()) + 256 * epsilon_of(accumulate());
     expect_close(dqkv, expected, bound, bound);
+    expect_close(any_order, expected, bound, bound);
   }
 };
 

@@ -41,8 +41,37 @@ class Gemm : public DeviceTest {
     const std::vector<double> expected = multiply(m, n, k, read_back_as_double(stream(), a), ta,
                                                   read_back_as_double(stream(), b), tb, before);
     gemm(stream(), c, a, ta, b, tb, beta);
-    // Each of k additions of numbers below 1 may round once.
-    testing::expect_close(read_back_as_double(stream(), c), expected, epsilon_of(c_dtype),
+    expect_sums(c, expected, k);
+  }
+
+  // Four batches at once; every one of them has other numbers.
+  void expect_batch(int64_t m, int64_t n, int64_t k, Transpose ta, Transpose tb, double beta,
+                    DType c_dtype) {
+    SCOPED_TRACE(concat(m, " x ", n, " x ", k, ta == Transpose::Yes ? " T" : " N",
+                        tb == Transpose::Yes ? "T" : "N", " beta ", beta, " into ",
+                        name_of(c_dtype)));
+    constexpr int64_t kBatch = 4;
+    const Tensor a = random(ta == Transpose::Yes ? Shape{kBatch, k, m} : Shape{kBatch, m, k}, 1);
+    const Tensor b = random(tb == Transpose::Yes ? Shape{kBatch, n, k} : Shape{kBatch, k, n}, 2);
+    const Tensor c = beta == 0 ? output({kBatch, m, n}, c_dtype)
+                               : random_tensor(stream(), {kBatch, m, n}, c_dtype, 3);
+    std::vector<double> expected;
+    for (int64_t i = 0; i < kBatch; ++i) {
+      const auto part = [&](const Tensor& all) {
+        return read_back_as_double(stream(), all.rows(i, i + 1));
+      };
+      const auto before = beta == 0 ? std::vector<double>(static_cast<size_t>(m * n)) : part(c);
+      const auto product = multiply(m, n, k, part(a), ta, part(b), tb, before);
+      expected.insert(expected.end(), product.begin(), product.end());
+    }
+    gemm_batched(stream(), c, a, ta, b, tb, beta);
+    expect_sums(c, expected, k);
+  }
+
+ private:
+  // Each of k additions of numbers below 1 may round once.
+  void expect_sums(const Tensor& c, const std::vector<double>& expected, int64_t k) {
+    testing::expect_close(read_back_as_double(stream(), c), expected, epsilon_of(c.dtype()),
                           static_cast<double>(k + 1) * epsilon_of(accumulate()));
   }
 };
@@ -63,6 +92,23 @@ TEST_P(Gemm, MultipliesByTheDefinition) {
 TEST_P(Gemm, TakesNoRows) {
   const Tensor c = output({0, 5});
   gemm(stream(), c, random({0, 3}, 1), Transpose::No, random({3, 5}, 2), Transpose::No);
+  EXPECT_NO_THROW(stream().synchronize());
+}
+
+TEST_P(Gemm, MultipliesBatches) {
+  const std::tuple<int, int, int> sizes[] = {
+      {1, 1, 1}, {3, 5, 7}, {64, 64, 64}, {65, 129, 40}, {8, 16, 0}};
+  for (const auto& [m, n, k] : sizes)
+    for (const Transpose ta : kTransposes)
+      for (const Transpose tb : kTransposes) {
+        expect_batch(m, n, k, ta, tb, 0, dtype());
+        expect_batch(m, n, k, ta, tb, 1, accumulate());
+      }
+}
+
+TEST_P(Gemm, TakesNoBatches) {
+  gemm_batched(stream(), output({0, 2, 5}), random({0, 2, 3}, 1), Transpose::No,
+               random({0, 3, 5}, 2), Transpose::No);
   EXPECT_NO_THROW(stream().synchronize());
 }
 
@@ -104,6 +150,28 @@ TEST_F(GemmChecks, NamesTheShapes) {
   EXPECT_THAT(error_of(matrix({2, 4}, DType::BF16), matrix({2, 3}, DType::BF16),
                        matrix({4, 3}, DType::BF16), 1),
               HasSubstr("beta is 1 into bf16"));
+}
+
+TEST_F(GemmChecks, NamesTheShapesOfBatches) {
+  using ::testing::HasSubstr;
+  const auto error_of = [&](const Shape& c, const Shape& a, const Shape& b, double beta = 0) {
+    try {
+      gemm_batched(stream(), matrix(c), matrix(a), Transpose::No, matrix(b), Transpose::Yes, beta);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(error_of({2, 3, 4}, {2, 3, 5}, {2, 4, 5}), "no error");
+  EXPECT_THAT(error_of({2, 3, 4}, {2, 3, 5}, {3, 4, 5}),
+              HasSubstr("equal numbers of matrices, not [2, 3, 5] and [3, 4, 5]"));
+  EXPECT_THAT(error_of({3, 4}, {3, 5}, {4, 5}),
+              HasSubstr("equal numbers of matrices, not [3, 5] and [4, 5]"));
+  EXPECT_THAT(error_of({2, 4, 3}, {2, 3, 5}, {2, 4, 5}),
+              HasSubstr("c has shape [2, 4, 3], not [2, 3, 4]"));
+  EXPECT_THAT(error_of({2, 3, 4}, {2, 3, 5}, {2, 4, 6}),
+              HasSubstr("gemm_batched of [2, 3, 5] and [2, 4, 6]^T"));
+  EXPECT_THAT(error_of({2, 3, 4}, {2, 3, 5}, {2, 4, 5}, 2), HasSubstr("beta is 2 into f32"));
 }
 
 TEST_F(GemmChecks, NamesTheDtypes) {

@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "core/ops/elementwise.h"
+#include "core/ops/swiglu.h"
 #include "tests/support/devices.h"
 
 namespace ferry::testing {
@@ -76,6 +78,17 @@ class GroupedGemm : public DeviceTest {
     cases.push_back({many_sizes(), 832, 192});
     cases.push_back({many_sizes(), 256, 512});
     cases.push_back({many_sizes(), 448, 384});
+    return cases;
+  }
+  // Of n, the width of gate; where kernels are fused, tiles of 128 of it and sums of 16 steps.
+  std::vector<Case> swiglu_cases() const {
+    std::vector<Case> cases;
+    for (const Groups& groups : all_groups()) cases.push_back({groups, 24, 40});
+    if (on_cpu()) return cases;
+    cases.push_back({many_sizes(), 384, 1024});
+    cases.push_back({many_sizes(), 128, 832});
+    cases.push_back({many_sizes(), 256, 1088});
+    cases.push_back({many_sizes(), 640, 2048});
     return cases;
   }
   double tolerance(int64_t additions) const {
@@ -149,6 +162,64 @@ TEST_P(GroupedGemm, WgradAddsToTheGradient) {
     testing::expect_close(read_back_as_double(stream(), dweight), expected,
                           epsilon_of(accumulate()), tolerance(p.rows));
   }
+}
+
+// The same bits as the product and SwiGLU one after the other, which other tests compare with
+// float64.
+TEST_P(GroupedGemm, SwigluForwardIsTheProductThenSwiglu) {
+  for (const auto& [groups, ffn, k] : swiglu_cases()) {
+    SCOPED_TRACE(concat(groups.name, ' ', ffn, ' ', k));
+    const Problem p = problem(groups, 2 * ffn, k);
+    const Tensor x = random({p.rows, p.k}, 1), weight = random({p.groups, p.n, p.k}, 2, 0.1);
+    for (const bool with_prob : {true, false}) {
+      const Tensor prob = with_prob ? random_tensor(stream(), {p.rows}, accumulate(), 3) : Tensor();
+      const Tensor gate_up = output({p.rows, p.n}), h = output({p.rows, ffn});
+      grouped_gemm_swiglu_forward(stream(), gate_up, h, x, weight, prob, p.offsets_tensor);
+      const Tensor expected_gate_up = output({p.rows, p.n}), expected_h = output({p.rows, ffn});
+      grouped_gemm_forward(stream(), expected_gate_up, x, weight, p.offsets_tensor);
+      swiglu_forward(stream(), expected_h, expected_gate_up, prob);
+      expect_same_bits(stream(), gate_up, expected_gate_up);
+      expect_same_bits(stream(), h, expected_h);
+    }
+  }
+}
+
+TEST_P(GroupedGemm, SwigluBackwardIsTheProductThenSwiglu) {
+  for (const auto& [groups, ffn, n] : swiglu_cases()) {
+    SCOPED_TRACE(concat(groups.name, ' ', ffn, ' ', n));
+    const Problem p = problem(groups, n, ffn);
+    const Tensor dy = random({p.rows, p.n}, 1), weight = random({p.groups, p.n, ffn}, 2, 0.1);
+    const Tensor gate_up = random({p.rows, 2 * ffn}, 4, 2);
+    for (const bool with_prob : {true, false}) {
+      const Tensor prob = with_prob ? random_tensor(stream(), {p.rows}, accumulate(), 3) : Tensor();
+      const Tensor dprob = with_prob ? output({p.rows}, accumulate()) : Tensor();
+      const Tensor dgate_up = output(gate_up.shape());
+      grouped_gemm_swiglu_backward(stream(), dgate_up, dprob, dy, weight, gate_up, prob,
+                                   p.offsets_tensor);
+      const Tensor dh = output({p.rows, ffn}), expected = output(gate_up.shape());
+      const Tensor expected_dprob = with_prob ? output({p.rows}, accumulate()) : Tensor();
+      grouped_gemm_dgrad(stream(), dh, dy, weight, p.offsets_tensor);
+      swiglu_backward(stream(), expected, expected_dprob, dh, gate_up, prob);
+      expect_same_bits(stream(), dgate_up, expected);
+      if (!with_prob) continue;
+      // Sums in another order.
+      double largest = 1;
+      for (const double value : read_back_as_double(stream(), dh))
+        largest = std::max(largest, std::abs(value));
+      testing::expect_close(read_back_as_double(stream(), dprob),
+                            read_back_as_double(stream(), expected_dprob), 1e-5, 1e-5 * largest);
+    }
+  }
+}
+
+TEST_P(GroupedGemm, SwigluBackwardMayOverwriteGateAndUp) {
+  const Problem p = problem({"", {70, 0, 200}}, 1024, 256);
+  const Tensor dy = random({p.rows, p.n}, 1), weight = random({p.groups, p.n, p.k}, 2, 0.1);
+  const Tensor gate_up = random({p.rows, 2 * p.k}, 4), expected = output(gate_up.shape());
+  const Tensor prob = random_tensor(stream(), {p.rows}, accumulate(), 3);
+  grouped_gemm_swiglu_backward(stream(), expected, {}, dy, weight, gate_up, prob, p.offsets_tensor);
+  grouped_gemm_swiglu_backward(stream(), gate_up, {}, dy, weight, gate_up, prob, p.offsets_tensor);
+  expect_same_bits(stream(), gate_up, expected);
 }
 
 // Rows behind the last group belong to nobody.
