@@ -163,10 +163,16 @@ python_tests() {
 export -f python_tests
 
 checks() {
-  local file name
+  local file name nvcc
   mkdir -p "$results"
   check checks tree python3 scripts/check_tree.py || true
   format_check
+  nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)
+  if [ -n "$nvcc" ]; then
+    check checks wgmma scripts/check_wgmma.sh "$nvcc" || true
+  else
+    skip checks wgmma "no nvcc"
+  fi
   for file in tests/scripts/*_test.py; do
     name=${file##*/}
     run checks "${name%.py}" bash -o pipefail -c "python_tests $file" || true

@@ -1,7 +1,8 @@
 #pragma once
 
 // The grouped products of grouped_gemm.h on the warpgroup units of Hopper, for BF16 rows and
-// weights whose dims are multiples of 64.
+// weights whose dims are multiples of 64. FERRY_HOPPER_KERNELS=off in the environment leaves them,
+// and what is fused with them, to the reference kernels.
 
 #include "core/tensor.h"
 

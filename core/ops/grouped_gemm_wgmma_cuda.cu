@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <span>
+#include <string_view>
 
 #include "core/check_cuda.h"
 #include "core/ops/grouped_gemm_wgmma.cuh"
@@ -135,9 +137,19 @@ bool fits_swiglu(int64_t ffn, int64_t depth) {
   return ffn % 128 == 0 && tiles(depth, grouped::kTileDepth) >= W::kFewestBlocks;
 }
 
+bool hopper_kernels_allowed() {
+  const char* value = std::getenv("FERRY_HOPPER_KERNELS");
+  const std::string_view text = value != nullptr ? value : "on";
+  if (text != "on" && text != "off")
+    fail(ExitCode::Usage, "error: FERRY_HOPPER_KERNELS is '", text, "', not on or off");
+  return text == "on";
+}
+
 }  // namespace
 
 bool wgmma_takes(const Tensor& rows, const Tensor& weight, int64_t groups) {
+  static const bool allowed = hopper_kernels_allowed();
+  if (!allowed) return false;
   // Slabs of 64 columns, and 32-bit coordinates in which row numbers and 2^30 must fit.
   return rows.dtype() == DType::BF16 && weight.dim(1) % 64 == 0 && weight.dim(2) % 64 == 0 &&
          rows.dim(0) < kRowsEnd && groups <= kMostWgmmaGroups;
