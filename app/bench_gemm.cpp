@@ -1,0 +1,230 @@
+#include "app/bench_gemm.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <iostream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "app/backend.h"
+#include "app/product_check.h"
+#include "app/row_counts.h"
+#include "app/version.h"
+#include "core/ops/elementwise.h"
+
+namespace ferry {
+namespace {
+
+constexpr std::chrono::milliseconds kPause{300};
+constexpr int64_t kBurstWarmup = 3, kBurstSamples = 10;
+constexpr int64_t kFewestSamples = 5, kMostSamples = 100;
+
+// `samples` times of `calls` calls each, by the clock of the device and without a gap.
+CallTimes time_samples(Stream& stream, const std::function<void()>& enqueue, int64_t samples,
+                       int64_t calls) {
+  std::vector<std::shared_ptr<const TimeStamp>> stamps{stream.stamp()};
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    for (int64_t i = 0; i < calls; ++i) enqueue();
+    stamps.push_back(stream.stamp());
+  }
+  std::vector<double> times;
+  for (size_t i = 1; i < stamps.size(); ++i)
+    times.push_back(stamps[i]->seconds_since(*stamps[i - 1]) / static_cast<double>(calls));
+  stream.synchronize();  // throws the error of a call that failed
+  std::sort(times.begin(), times.end());
+  return {times[times.size() / 2], times.front()};
+}
+
+CallTimes time_burst(Stream& stream, const std::function<void()>& enqueue) {
+  stream.synchronize();
+  if (!stream.device().is_cpu()) std::this_thread::sleep_for(kPause);
+  for (int64_t i = 0; i < kBurstWarmup; ++i) enqueue();
+  return time_samples(stream, enqueue, kBurstSamples, 1);
+}
+
+CallTimes time_sustained(Stream& stream, const std::function<void()>& enqueue, double seconds) {
+  enqueue();
+  const double once = time_samples(stream, enqueue, 1, 1).median;
+  const auto wanted = static_cast<int64_t>(std::ceil(seconds / once));
+  const int64_t samples = std::clamp(wanted, kFewestSamples, kMostSamples);
+  const int64_t calls = (std::max(wanted, samples) + samples - 1) / samples;
+  for (int64_t i = 0; i < samples * calls; ++i) enqueue();
+  return time_samples(stream, enqueue, samples, calls);
+}
+
+class GemmBench {
+ public:
+  GemmBench(Stream& stream, const RunConfig& config, const GemmBenchOptions& options)
+      : stream_(stream),
+        options_(options),
+        experts_(config.moe.experts),
+        dtype_(dtype_of(config.model.precision)),
+        key_{options.seed, 0, 0} {}
+
+  // The layer y [R, n] = x [R, k] * weight [E, n, k]^T.
+  void layer(const std::string& name, int64_t n, int64_t k, int64_t rows_per_expert) {
+    const int64_t rows = experts_ * rows_per_expert;
+    const Tensor x = random({rows, k}), dy = random({rows, n}), weight = random({experts_, n, k});
+    const Tensor y = output({rows, n}, dtype_), dx = output({rows, k}, dtype_);
+    const Tensor dweight = output(weight.shape(), accumulate_dtype(dtype_));
+    row_.shape = fmt::format("{} experts, {} x {} x {}", experts_, rows, n, k);
+    row_.rows_per_expert = rows_per_expert;
+    distributions_ = distribute_rows(experts_, rows_per_expert, options_.seed, options_.edge);
+    pass(name + " forward", {GroupedPass::Forward, "", y, x, weight, {}});
+    pass(name + " dgrad", {GroupedPass::Dgrad, "", dy, dx, weight, {}});
+    pass(name + " wgrad", {GroupedPass::Wgrad, "", dy, x, dweight, {}});
+  }
+
+  std::vector<GemmRow> rows() { return std::move(rows_); }
+
+ private:
+  Tensor output(const Shape& shape, DType dtype) {
+    return Tensor::empty(stream_, "bench", shape, dtype);
+  }
+  Tensor random(const Shape& shape) {
+    const Tensor tensor = output(shape, dtype_);
+    fill_normal(stream_, tensor, 1.0, next_key(), 0);
+    return tensor;
+  }
+  RandomKey next_key() { return key_ = key_.at_site(key_.site + 1); }
+
+  void pass(const std::string& name, GroupedProduct product) {
+    const auto dense = [&] { product.enqueue_batched(stream_); };
+    product.counts = distributions_.front().counts;
+    product.name = name + ", one batch of dense products";
+    check(product, dense);
+    for (const RowCounts& rows : distributions_) {
+      product.counts = rows.counts;
+      product.name =
+          fmt::format("{}, {}, {} rows per expert", name, rows.distribution, row_.rows_per_expert);
+      const Tensor offsets = product.offsets(stream_);
+      const auto grouped = [&] { product.enqueue(stream_, offsets); };
+      check(product, grouped);
+      row_.name = name;
+      row_.distribution = rows.distribution;
+      row_.max_over_mean = rows.max_over_mean();
+      row_.flops = product.flops();
+      row_.ceiling = time(dense);
+      row_.times = time(grouped);
+      rows_.push_back(row_);
+    }
+  }
+
+  void check(const GroupedProduct& product, const std::function<void()>& enqueue) {
+    const ProductCheck check(stream_, product, next_key());
+    enqueue();
+    check.expect_right();
+  }
+
+  CallTimes time(const std::function<void()>& enqueue) {
+    return options_.sustained ? time_sustained(stream_, enqueue, options_.sustained_s)
+                              : time_burst(stream_, enqueue);
+  }
+
+  Stream& stream_;
+  const GemmBenchOptions& options_;
+  int64_t experts_;
+  DType dtype_;
+  RandomKey key_;
+  std::vector<RowCounts> distributions_;
+  GemmRow row_;
+  std::vector<GemmRow> rows_;
+};
+
+std::vector<int64_t> chosen_rows(const RunConfig& config, const GemmBenchOptions& options) {
+  const int64_t experts = config.moe.experts;
+  if (experts == 0)
+    fail(ExitCode::Usage,
+         "error: ferry bench gemm measures the products of experts, and moe.experts is 0\n  try : "
+         "ferry bench ops for dense products");
+  std::vector<int64_t> rows = options.rows_per_expert;
+  if (rows.empty()) {
+    const int64_t tokens = config.batch.micro * config.model.seq;
+    rows.push_back(std::max<int64_t>(1, tokens * config.moe.top_k / experts));
+  }
+  const int64_t most = std::numeric_limits<int32_t>::max() / experts;
+  for (const int64_t count : rows)
+    if (count > most)
+      fail(ExitCode::Usage, "error: ", count, " rows for each of ", experts,
+           " experts are too many\n  why : rows are counted in 32 bits\n  try : --rows-per-expert ",
+           most, " or fewer");
+  return rows;
+}
+
+std::string table_of(const std::vector<GemmRow>& rows) {
+  std::string text =
+      fmt::format("{:<12} {:<36} {:<11} {:>8} {:>11} {:>9} {:>9} {:>10}\n", "name", "shape", "rows",
+                  "max/mean", "median us", "TFLOP/s", "ceiling", "of ceiling");
+  for (const GemmRow& row : rows)
+    text += fmt::format("{:<12} {:<36} {:<11} {:>8.2f} {:>11.1f} {:>9.3f} {:>9.3f} {:>9.1f}%\n",
+                        row.name, row.shape, row.distribution, row.max_over_mean,
+                        1e6 * row.times.median, row.rate() / 1e12, row.ceiling_rate() / 1e12,
+                        100 * row.rate() / row.ceiling_rate());
+  return text;
+}
+
+std::string json_of(const std::vector<GemmRow>& rows, const RunConfig& config,
+                    const std::string& machine, const GemmBenchOptions& options) {
+  std::string text;
+  for (const GemmRow& row : rows) {
+    nlohmann::ordered_json object = {{"bench", "gemm"}, {"config", config.run.name}};
+    object["name"] = row.name;
+    object["shape"] = row.shape;
+    object["dtype"] = name_of(dtype_of(config.model.precision));
+    object["distribution"] = row.distribution;
+    object["rows_per_expert"] = row.rows_per_expert;
+    object["max_over_mean"] = row.max_over_mean;
+    object["regime"] = options.sustained ? "sustained" : "burst";
+    object["seed"] = options.seed;
+    object["median_us"] = 1e6 * row.times.median;
+    object["fastest_us"] = 1e6 * row.times.fastest;
+    object["tflops"] = row.rate() / 1e12;
+    object["ceiling_tflops"] = row.ceiling_rate() / 1e12;
+    object["of_ceiling"] = row.rate() / row.ceiling_rate();
+    object["machine"] = machine;
+    object["commit"] = git_revision();
+    object["date"] = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
+    object["command"] = options.command;
+    text += object.dump() + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<GemmRow> measure_gemm(Stream& stream, const RunConfig& config,
+                                  const GemmBenchOptions& options) {
+  GemmBench bench(stream, config, options);
+  const int64_t hidden = config.model.hidden, ffn = config.moe.ffn;
+  for (const int64_t rows : chosen_rows(config, options)) {
+    bench.layer("fc1", 2 * ffn, hidden, rows);
+    bench.layer("fc2", hidden, ffn, rows);
+  }
+  return bench.rows();
+}
+
+ExitCode bench_gemm(const RunConfig& config, Runtime& runtime, const GemmBenchOptions& options) {
+  if (runtime.size() > 1)
+    fail(ExitCode::Usage, "error: ferry bench gemm runs on one rank, not ", runtime.size(),
+         "\n  why : it measures one device, with all experts on it\n  try : ", options.command);
+  const Backend backend = choose_backend(config.run.backend, config.model.precision, runtime,
+                                         config.parallel.share_gpu);
+  const auto stream = backend.device().make_stream("bench");
+  const std::vector<GemmRow> rows = measure_gemm(*stream, config, options);
+  if (options.json)
+    std::cout << json_of(rows, config, backend.device().name(), options);
+  else
+    std::cout << fmt::format("{}, seed {}; ceiling: one batch of dense products with equal rows\n",
+                             options.sustained ? "sustained" : "burst", options.seed)
+              << table_of(rows);
+  std::cout << std::flush;
+  return ExitCode::Done;
+}
+
+}  // namespace ferry

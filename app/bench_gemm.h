@@ -1,0 +1,53 @@
+#pragma once
+
+// The products of a configuration's experts, beside dense products of the same number of
+// operations.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "app/bench.h"
+#include "app/run_config.h"
+#include "core/comm/runtime.h"
+
+namespace ferry {
+
+struct GemmBenchOptions {
+  std::vector<int64_t> rows_per_expert;  // empty: those of the configuration's micro-batch
+  bool edge = false;                     // also row counts where kernels' tiles end
+  // A GPU holds its highest clock only for a moment. false: in bursts, after a pause of 0.3 s and 3
+  // calls the median of 10. true: after calls for `sustained_s`, the median of calls for as long.
+  bool sustained = false;
+  double sustained_s = 0.3;
+  uint64_t seed = 0;  // of operands, row counts and the elements that are checked
+  bool json = false;
+  std::string command;
+};
+
+/// One product of one distribution of rows over the experts.
+struct GemmRow {
+  std::string name;   // "fc1 forward"
+  std::string shape;  // "64 experts, 131072 x 2048 x 1024": R x N x K
+  std::string distribution;
+  int64_t rows_per_expert = 0;
+  double max_over_mean = 0;
+  double flops = 0;
+  CallTimes times;
+  CallTimes ceiling;  // of one batch of dense products with equal rows, measured just before
+
+  double rate() const { return flops / times.median; }
+  double ceiling_rate() const { return flops / ceiling.median; }
+};
+
+/// fc1 and fc2, each forward, dgrad and wgrad, in the configuration's precision with all experts on
+/// this device, for every distribution of app/row_counts.h. Each is checked (app/product_check.h)
+/// before it is timed, and so is the ceiling: Error(ExitCode::Internal) if one is wrong.
+/// Error(ExitCode::Usage) without experts or for more rows than 32-bit offsets count.
+std::vector<GemmRow> measure_gemm(Stream& stream, const RunConfig& config,
+                                  const GemmBenchOptions& options);
+
+/// Prints that. Error(ExitCode::Usage) on more than one rank.
+ExitCode bench_gemm(const RunConfig& config, Runtime& runtime, const GemmBenchOptions& options);
+
+}  // namespace ferry
