@@ -12,6 +12,12 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
+Hdf5AccessHook access_hook = nullptr;
+
+/// The reason of the first close that failed in a destructor, until it is reported. Data that the
+/// library still held back may be lost by it: a dataset's last bytes are written when it is closed.
+thread_local std::string failed_close;
+
 herr_t add_reason(unsigned, const H5E_error2_t* error, void* text) {
   auto& reasons = *static_cast<std::string*>(text);
   if (error->desc != nullptr) reasons += (reasons.empty() ? "" : "; ") + std::string(error->desc);
@@ -28,6 +34,8 @@ std::string library_reason() {
 void prepare_library() {
   static std::once_flag once;
   std::call_once(once, [] {
+    // A file whose close failed would be closed again at exit, which ends in a crash.
+    require_hdf5(H5dont_atexit(), "leave HDF5 as it is at exit");
     require_hdf5(H5open(), "start HDF5");
     require_hdf5(H5PLset_loading_state(0), "switch off HDF5 plug-ins");
   });
@@ -77,11 +85,17 @@ Hdf5Handle& Hdf5Handle::operator=(Hdf5Handle&& other) noexcept {
 }
 
 Hdf5Handle::~Hdf5Handle() {
-  if (id_ >= 0) close_(id_);
+  if (id_ >= 0 && close_(id_) < 0 && failed_close.empty()) failed_close = library_reason();
 }
 
 void Hdf5Handle::close(const std::string& what) {
-  require_hdf5(close_(std::exchange(id_, H5I_INVALID_HID)), what);
+  const herr_t status = close_(std::exchange(id_, H5I_INVALID_HID));
+  const std::string earlier = std::exchange(failed_close, "");
+  require_hdf5(status, what);
+  if (!earlier.empty()) {
+    throw Error(ExitCode::Storage,
+                fmt::format("cannot {}: HDF5 said of a part of it: {}", what, earlier));
+  }
 }
 
 void require_hdf5(herr_t status, const std::string& what) {
@@ -97,6 +111,7 @@ std::unique_lock<std::mutex> lock_hdf5() {
 
 Hdf5Handle create_hdf5_file(const Path& path) {
   prepare_library();
+  failed_close.clear();  // of a file that was given up
   const std::string what = "set up the HDF5 file " + path.native();
   const Hdf5Handle access = property_list(H5P_FILE_ACCESS);
   require_hdf5(H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110), what);
@@ -107,9 +122,12 @@ Hdf5Handle create_hdf5_file(const Path& path) {
   // Large slices begin at multiples of 4 MiB, the stripe of parallel file systems; for smaller ones
   // the gaps would outweigh the gain.
   require_hdf5(H5Pset_alignment(access, 16 * kMiB, 4 * kMiB), what);
+  if (access_hook != nullptr) access_hook(access);
   const Hdf5Handle creation = untimed(H5P_FILE_CREATE);
   return {H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation, access), H5Fclose, what};
 }
+
+void set_hdf5_access_hook(Hdf5AccessHook hook) { access_hook = hook; }
 
 Hdf5Handle element_type(hid_t file, DType dtype) {
   const std::string what = concat("find the HDF5 type of ", name_of(dtype));

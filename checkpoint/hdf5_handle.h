@@ -26,7 +26,8 @@ class Hdf5Handle {
   Hdf5Handle& operator=(Hdf5Handle&& other) noexcept;
   ~Hdf5Handle();
   operator hid_t() const { return id_; }
-  /// Closes now and reports a failure, which the destructor cannot.
+  /// Closes now and reports a failure, its own or one that destructors have met since the file was
+  /// created: they cannot throw, so whoever writes a file ends with close() of the file.
   void close(const std::string& what);
 
  private:
@@ -42,6 +43,11 @@ std::unique_lock<std::mutex> lock_hdf5();
 
 /// Overwrites `path`, which must exist: the caller created it and keeps a descriptor for the sync.
 Hdf5Handle create_hdf5_file(const Path& path);
+
+/// For tests: may change the file access list of every file created from now on, to put another
+/// driver under the library. Null for none. Not to be set while files are created.
+using Hdf5AccessHook = void (*)(hid_t access);
+void set_hdf5_access_hook(Hdf5AccessHook hook);
 
 /// The little-endian file type of a dtype. BF16 is committed as /types/bfloat16 on first use.
 Hdf5Handle element_type(hid_t file, DType dtype);

@@ -30,6 +30,20 @@ TEST(Hdf5Handle, ClosingWithAnOpenObjectIsAnError) {
               HasSubstr("cannot close the file: HDF5 says: "));
 }
 
+TEST(Hdf5Handle, AFailedCloseInADestructorIsReportedWithTheFile) {
+  const TempDir dir;
+  const auto fail_to_close = [](hid_t) -> herr_t { return -1; };
+  Hdf5Handle file = create_hdf5_file(dir / "file.h5");
+  { const Hdf5Handle part(0, fail_to_close, "open a part"); }
+  EXPECT_THAT(storage_error([&] { file.close("close the file"); }),
+              HasSubstr("cannot close the file: HDF5 said of a part of it: "));
+  // It was said once, and is no fault of another file.
+  file = create_hdf5_file(dir / "second.h5");
+  { const Hdf5Handle part(0, fail_to_close, "open a part"); }
+  file = create_hdf5_file(dir / "third.h5");
+  file.close("close the file");
+}
+
 TEST(Hdf5Handle, MovesOwnershipAndClosesOnce) {
   Hdf5Handle first = make_dataspace({2, 3});
   const hid_t id = first;
