@@ -3,10 +3,13 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
+#include <random>
 #include <sstream>
 
 #include "app/backend.h"
 #include "app/bench.h"
+#include "app/bench_checkpoint.h"
+#include "app/bench_gemm.h"
 #include "app/config_file.h"
 #include "app/job.h"
 
@@ -119,6 +122,78 @@ void add_comm_bench(CLI::App& bench, int& exit_code) {
   });
 }
 
+void add_gemm_bench(CLI::App& bench, int& exit_code) {
+  struct GemmOptions : Options {
+    GemmBenchOptions bench;
+  };
+  const auto options = std::make_shared<GemmOptions>();
+  GemmBenchOptions& gemm = options->bench;
+  gemm.seed = std::random_device()();
+  CLI::App* command = add_bench(
+      bench, "gemm", "The products of the experts, beside one batch of dense ones", options);
+  command
+      ->add_option("--rows-per-expert", gemm.rows_per_expert,
+                   "Numbers of rows, separated by commas; by default those of a micro-batch")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--edge", gemm.edge, "Also experts with 0, 1, 63, 64, 65, 127 and 129 rows");
+  command->add_flag("--sustained", gemm.sustained,
+                    "At the clock that the device holds, not in bursts after pauses");
+  command->add_option("--seed", gemm.seed, "Of operands and row counts; by default a new one");
+  command->footer("Example: ferry bench gemm configs/quickstart.toml --rows-per-expert 16,64");
+  command->callback([options, &exit_code] {
+    exit_code = run_job([&](Runtime& runtime) {
+      GemmBenchOptions& gemm = options->bench;
+      const RunConfig config =
+          load_valid_config(options->config, options->overrides, runtime.size());
+      gemm.json = options->json;
+      gemm.command = options->command("gemm");
+      for (size_t i = 0; i < gemm.rows_per_expert.size(); ++i)
+        gemm.command += concat(i == 0 ? " --rows-per-expert " : ",", gemm.rows_per_expert[i]);
+      if (gemm.edge) gemm.command += " --edge";
+      if (gemm.sustained) gemm.command += " --sustained";
+      return bench_gemm(config, runtime, gemm);
+    });
+  });
+}
+
+void add_checkpoint_bench(CLI::App& bench, int& exit_code) {
+  struct CheckpointOptions : Options {
+    CheckpointBenchOptions bench;
+  };
+  const auto options = std::make_shared<CheckpointOptions>();
+  options->bench.directory = ".";
+  CLI::App* command =
+      add_bench(bench, "checkpoint",
+                "Saving and loading state, beside plain files on the same disk", options);
+  command
+      ->add_option("--gib", options->bench.gib,
+                   "State of so many GiB, instead of what the configuration's model has")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--dir", options->bench.directory,
+                   "Directory on the disk, with room for 1.2 times the state")
+      ->capture_default_str();
+  command->add_option("--rounds", options->bench.rounds, "Times; the median is reported")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->footer("Example: ferry bench checkpoint --gib 4 --dir /tmp");
+  command->callback([options, &exit_code] {
+    exit_code = run_job([&](Runtime& runtime) {
+      const RunConfig config =
+          load_valid_config(options->config, options->overrides, runtime.size());
+      CheckpointBenchOptions& bench_options = options->bench;
+      bench_options.json = options->json;
+      bench_options.command = options->command("checkpoint");
+      if (bench_options.gib > 0) bench_options.command += concat(" --gib ", bench_options.gib);
+      bench_options.command +=
+          concat(" --dir ", bench_options.directory, " --rounds ", bench_options.rounds);
+      return bench_checkpoint(config, runtime, bench_options);
+    });
+  });
+}
+
 void add_adam_bench(CLI::App& bench, int& exit_code) {
   struct AdamOptions {
     int64_t elements = 0;
@@ -170,7 +245,9 @@ void add_bench_command(CLI::App& root, int& exit_code) {
 
   add_offload_bench(*bench, exit_code);
   add_comm_bench(*bench, exit_code);
+  add_gemm_bench(*bench, exit_code);
   add_adam_bench(*bench, exit_code);
+  add_checkpoint_bench(*bench, exit_code);
 
   struct PipelineOptions {
     int64_t forward_us = 4000;

@@ -54,8 +54,10 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, i
                                          config.parallel.share_gpu);
   const Mesh mesh(runtime.size(), mesh_sizes(config.parallel));
   const MeshGroups groups(mesh, *backend.world);
-  require_host_memory(stage_memory(config, runtime.size(), mesh.at(runtime.rank()).pp),
-                      config.optimizer.offload, runtime.host_name(), runtime.control());
+  RunConfig unsaved = config;
+  unsaved.checkpoint.every = 0;
+  require_host_memory(stage_memory(unsaved, runtime.size(), mesh.at(runtime.rank()).pp), unsaved,
+                      runtime.host_name(), runtime.control());
   const auto stream = backend.device().make_stream("compute");
   TrainModel model(config, *stream, groups, runtime.local_size());
   RunConfig needed = config;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -31,16 +32,26 @@ struct Options {
 
 std::string parent_text(const Manifest& manifest) {
   if (!manifest.parent) return "none";
-  return fmt::format("step {} {}", manifest.parent->step, manifest.parent->root);
+  const bool is_here = manifest.parent->run == manifest.run;
+  return fmt::format("step {} {}{}", manifest.parent->step, manifest.parent->root,
+                     is_here ? "" : " of run " + manifest.parent->run);
 }
 
-void list_one(const Path& directory) {
+// `roots` are those of the checkpoints that were listed before, by step; this one is added.
+void list_one(const Path& directory, std::map<int64_t, std::string>& roots) {
   try {
     const Checkpoint checkpoint = Checkpoint::open(directory);
     const Manifest& manifest = checkpoint.manifest();
-    fmt::print("{:>10}  {:>12.3f}  {:>5}  {}  {:.16}  {}\n", manifest.step,
+    fmt::print("{:>10}  {:>12.3f}  {:>5}  {}  {:.8}  {:.8}  {:.16}  {}\n", manifest.step,
                static_cast<double>(manifest.total_bytes()) / (1 << 20), manifest.files.size(),
-               manifest.created, checkpoint.root(), directory.native());
+               manifest.created, manifest.run, config_digest(manifest.config), checkpoint.root(),
+               directory.native());
+    roots[manifest.step] = checkpoint.root();
+    if (!manifest.parent || manifest.parent->run != manifest.run) return;
+    const auto parent = roots.find(manifest.parent->step);
+    if (parent != roots.end() && parent->second != manifest.parent->root)
+      fmt::print("{:>10}  {} goes on from a step {} with root {:.16}, not from the one above\n", "",
+                 directory.filename().native(), manifest.parent->step, manifest.parent->root);
   } catch (const Error& error) {
     fmt::print("{:>10}  {}: {}\n", "damaged", directory.native(), error.what());
   }
@@ -49,12 +60,13 @@ void list_one(const Path& directory) {
 void list(const Options& options) {
   const Path path = existing_directory(options.directory);
   FileSystem& file_system = posix_file_system();
-  fmt::print("{:>10}  {:>12}  {:>5}  {:20}  {:16}  {}\n", "step", "MiB", "files", "created", "root",
-             "directory");
-  if (file_system.exists(path / kManifestFileName)) return list_one(path);
+  fmt::print("{:>10}  {:>12}  {:>5}  {:20}  {:8}  {:8}  {:16}  {}\n", "step", "MiB", "files",
+             "created", "run", "config", "root", "directory");
+  std::map<int64_t, std::string> roots;
+  if (file_system.exists(path / kManifestFileName)) return list_one(path, roots);
   const Path run = run_directory_of(path);
   for (const int64_t step : list_steps(file_system, run)) {
-    list_one(checkpoint_folder(run) / step_directory_name(step));
+    list_one(checkpoint_folder(run) / step_directory_name(step), roots);
   }
   if (!file_system.exists(checkpoint_folder(run))) return;
   for (const DirectoryEntry& entry : file_system.list(checkpoint_folder(run))) {
@@ -80,10 +92,14 @@ Json summary(const Checkpoint& checkpoint) {
     std::visit([&, &key = name](const auto& content) { state[key] = content; }, value);
   }
   Json parent = nullptr;
-  if (manifest.parent) parent = {{"step", manifest.parent->step}, {"root", manifest.parent->root}};
+  if (manifest.parent)
+    parent = {{"step", manifest.parent->step},
+              {"root", manifest.parent->root},
+              {"run", manifest.parent->run}};
   return {{"directory", checkpoint.directory().native()},
           {"step", manifest.step},
           {"root", checkpoint.root()},
+          {"run", manifest.run},
           {"parent", parent},
           {"created", manifest.created},
           {"writer", manifest.writer},
@@ -93,6 +109,7 @@ Json summary(const Checkpoint& checkpoint) {
           {"files", manifest.files.size()},
           {"state", state},
           {"tensors", tensors},
+          {"config_digest", config_digest(manifest.config)},
           {"config", manifest.config}};
 }
 
@@ -103,8 +120,8 @@ void show(const Options& options) {
     return;
   }
   const Manifest& manifest = checkpoint.manifest();
-  fmt::print("checkpoint  {}\nstep        {}\nroot        {}\nparent      {}\n",
-             checkpoint.directory().native(), manifest.step, checkpoint.root(),
+  fmt::print("checkpoint  {}\nstep        {}\nroot        {}\nrun         {}\nparent      {}\n",
+             checkpoint.directory().native(), manifest.step, checkpoint.root(), manifest.run,
              parent_text(manifest));
   fmt::print(
       "created     {} by {}, attempt {}\nlayout      {}\nsize        {:.3f} MiB in {} files\n",
@@ -120,7 +137,7 @@ void show(const Options& options) {
     fmt::print("  {:60} {:5} [{}]\n", tensor.name, name_of(tensor.dtype),
                fmt::join(tensor.shape.dims(), ", "));
   }
-  fmt::print("\nconfig\n{}\n", manifest.config);
+  fmt::print("\nconfig {}\n{}\n", config_digest(manifest.config), manifest.config);
 }
 
 void verify(const Options& options) {

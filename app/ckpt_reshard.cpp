@@ -10,6 +10,7 @@
 #include "app/data/mapped_file.h"
 #include "app/train_state.h"
 #include "app/version.h"
+#include "checkpoint/chunk_loop.h"
 #include "checkpoint/directory.h"
 #include "core/check.h"
 #include "core/comm/thread_group.h"
@@ -115,6 +116,8 @@ SaveReport save_again(const Checkpoint& source, const Path& run_dir, int num_wri
     request.writer = "ferry " + version_text();
     request.parent = manifest.parent;
     request.chunk_bytes = manifest.chunk_bytes;
+    // The writers are threads of this process, which share its CPUs and its memory for chunks.
+    request.io_threads = std::max(1, choose_io_threads(manifest.total_bytes()) / num_writers);
     const SaveReport mine = save_checkpoint(request, control);
     if (control.rank() == 0) report = mine;
   });

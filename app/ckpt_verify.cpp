@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include "app/train_state.h"
 #include "checkpoint/directory.h"
+#include "checkpoint/shard_file.h"
+#include "checkpoint/structure_damage.h"
 #include "core/check.h"
 
 namespace ferry {
@@ -39,6 +42,48 @@ std::string lost_slices(const Path& directory) {
   return text;
 }
 
+/// The ranges of a file that belong to no slice, the first few of them.
+std::string ranges_between(const std::vector<Region>& regions, int64_t bytes) {
+  std::string text;
+  int64_t position = 0;
+  int num_ranges = 0;
+  const auto add = [&](int64_t end) {
+    if (position < end && ++num_ranges <= kLinesShown)
+      text += fmt::format("{}{} to {}", text.empty() ? "" : ", ", position, end - 1);
+  };
+  for (const Region& region : regions) {
+    add(region.address);
+    position = region.address + region.bytes;
+  }
+  add(bytes);
+  if (num_ranges > kLinesShown) text += fmt::format(" and {} more", num_ranges - kLinesShown);
+  return text;
+}
+
+/// Lines about damage to what belongs to no tensor.
+std::string damaged_structure(const Path& directory) {
+  const Checkpoint checkpoint = Checkpoint::open(directory);
+  const Manifest& manifest = checkpoint.manifest();
+  std::string text;
+  for (int i = 0; i < static_cast<int>(manifest.files.size()); ++i) {
+    const StoredFile& file = manifest.files[static_cast<size_t>(i)];
+    const std::vector<Region> regions = regions_of(manifest, i);
+    const auto opened = posix_file_system().open(directory / file.name);
+    if (structure_digest(*opened, regions) == file.structure) continue;
+    const auto damage =
+        find_structure_damage(directory, manifest, i, state_descriptions(), state_aliases());
+    if (damage) {
+      text += fmt::format("\n  damaged: byte {} of {}, of {} that are not what was written",
+                          damage->first_byte, file.name, damage->num_bytes);
+    } else {
+      text += fmt::format("\n  damaged: {} somewhere in bytes {}", file.name,
+                          ranges_between(regions, file.bytes));
+    }
+  }
+  if (!text.empty()) text += "\n  why : these bytes are no tensor's: they are HDF5's own";
+  return text;
+}
+
 }  // namespace
 
 Checkpoint verify_checkpoint(const Path& directory) {
@@ -53,8 +98,10 @@ Checkpoint verify_checkpoint(const Path& directory) {
   }
   try {
     defect += lost_slices(directory);
+    defect += damaged_structure(directory);
   } catch (const Error&) {
-    // Without a manifest that can be read nobody knows what was in the files, and `defect` says so.
+    // Without a manifest that can be read nobody knows what was in the files, nor without a file;
+    // `defect` says so.
   }
   throw Error(ExitCode::Storage, defect);
 }

@@ -13,6 +13,7 @@
 #include "app/config_file.h"
 #include "app/evaluation.h"
 #include "app/job.h"
+#include "app/logits_file.h"
 #include "app/toml_file.h"
 #include "app/train_state.h"
 #include "checkpoint/latest.h"
@@ -25,6 +26,8 @@ struct Options {
   std::vector<std::string> data;
   std::vector<std::string> overrides;
   int64_t batches = 0;
+  std::string logits;
+  int64_t samples = 4;
   bool json = false;
 };
 
@@ -62,19 +65,30 @@ ExitCode run(const Options& options, Runtime& runtime) {
   refuse_other_model(checkpoint, parameter_names(config.gpt()));
   load_weights(*stream, checkpoint, model.parameters());
 
+  std::unique_ptr<LogitsFile> logits;
+  if (!options.logits.empty())
+    logits = std::make_unique<LogitsFile>(model, options.logits, options.samples);
   const EvaluationResult result = evaluate(model, data, config.run.eval_batches);
   if (runtime.rank() != 0) return ExitCode::Done;
+  const int64_t logit_samples = logits ? logits->write() : 0;
   if (options.json) {
-    const nlohmann::ordered_json json = {{"checkpoint", checkpoint.directory().string()},
-                                         {"step", checkpoint.step()},
-                                         {"valid_loss", result.loss},
-                                         {"perplexity", std::exp(result.loss)},
-                                         {"tokens", result.tokens}};
+    nlohmann::ordered_json json = {{"checkpoint", checkpoint.directory().string()},
+                                   {"step", checkpoint.step()},
+                                   {"valid_loss", result.loss},
+                                   {"perplexity", std::exp(result.loss)},
+                                   {"tokens", result.tokens}};
+    if (logits) {
+      json["logits"] = options.logits;
+      json["logit_samples"] = logit_samples;
+    }
     std::cout << json.dump() << std::endl;
   } else {
     std::cout << fmt::format("step {} | valid loss {:.4f} | perplexity {:.2f} | {:.0f} tokens",
                              checkpoint.step(), result.loss, std::exp(result.loss), result.tokens)
               << std::endl;
+    if (logits)
+      std::cout << fmt::format("logits of {} samples in {}", logit_samples, options.logits)
+                << std::endl;
   }
   return ExitCode::Done;
 }
@@ -90,6 +104,11 @@ void add_eval_command(CLI::App& root, int& exit_code) {
   command->add_option("--data", options->data, "Token files instead of the run's data.valid");
   command->add_option("--batches", options->batches, "Global batches (default: run.eval_batches)")
       ->check(CLI::PositiveNumber);
+  command->add_option("--logits", options->logits,
+                      "Writes logits to this new file: NumPy, FP32, [samples, seq, vocab]");
+  command->add_option("--samples", options->samples, "Samples whose logits are written, at most")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command->add_flag("--json", options->json, "As JSON");
   command->footer("Example: ferry eval runs/quickstart --data data/quickstart/valid");
   command->callback([options, &exit_code] {

@@ -90,15 +90,18 @@ HostMemory available_host_memory(const fs::path& proc, const fs::path& cgroup) {
 }
 
 std::string host_memory_problem(const MemoryEstimate& one, int64_t bytes, int64_t num_ranks,
-                                const HostMemory& host, const OptimizerOffloadTable& offload) {
+                                const HostMemory& host, const RunConfig& config) {
   if (bytes <= host.available) return "";
   const OptimizerBytes& optimizer = one.optimizer_bytes;
   const int64_t others = one.host + one.pageable - optimizer.host_state() -
                          optimizer.gradient_staging - optimizer.value_staging;
+  const int64_t saves = one.save_staging + one.save_copies;
   std::string fix;
   const auto add = [&](const std::string& text) { fix += (fix.empty() ? "" : ", or ") + text; };
+  if (saves > 0) add("checkpoint.async = false");
+  if (one.save_copies > 0) add("a smaller checkpoint.copy_gib");
   if (optimizer.host_state() > 0) add("a smaller optimizer.offload.fraction");
-  if (optimizer.gradient_staging > 0 && offload.overlap_d2h_h2d)
+  if (optimizer.gradient_staging > 0 && config.optimizer.offload.overlap_d2h_h2d)
     add("optimizer.offload.overlap_d2h_h2d = false");
   if (others > 0) add("less activation or layer offload");
   if (num_ranks > 1) add("fewer ranks per host");
@@ -111,16 +114,16 @@ std::string host_memory_problem(const MemoryEstimate& one, int64_t bytes, int64_
       "  --> {}\n"
       "  why : {} {:.2f} GiB for masters and moments, {:.2f} for gradients and {:.2f} for weights "
       "on "
-      "their way, {:.2f} for activations and weights of layers\n"
+      "their way, {:.2f} for activations and weights of layers, {:.2f} for saves beside training\n"
       "  try : {}",
       gib(bytes), gib(host.available), host.source, whose, gib(optimizer.host_state()),
-      gib(optimizer.gradient_staging), gib(optimizer.value_staging), gib(others), fix);
+      gib(optimizer.gradient_staging), gib(optimizer.value_staging), gib(others), gib(saves), fix);
 }
 
-void require_host_memory(const MemoryEstimate& own, const OptimizerOffloadTable& offload,
+void require_host_memory(const MemoryEstimate& own, const RunConfig& config,
                          const std::string& host_name, Control& control, const HostMemory& host) {
   const std::string what = "memory of hosts";
-  const nlohmann::json need{{"host", host_name}, {"bytes", own.host + own.pageable}};
+  const nlohmann::json need{{"host", host_name}, {"bytes", own.on_host()}};
   auto all = nlohmann::json::array();
   for (const std::string& rank : control.gather(need.dump(), 0, what))
     all.push_back(nlohmann::json::parse(rank));
@@ -130,7 +133,7 @@ void require_host_memory(const MemoryEstimate& own, const OptimizerOffloadTable&
     bytes += rank["bytes"].get<int64_t>();
     ++num_ranks;
   }
-  const std::string problem = host_memory_problem(own, bytes, num_ranks, host, offload);
+  const std::string problem = host_memory_problem(own, bytes, num_ranks, host, config);
   if (!problem.empty()) throw Error(ExitCode::Resource, "error: " + problem);
 }
 

@@ -1,14 +1,15 @@
 #pragma once
 
-// Whether the host has the memory that offload needs, asked before anything is allocated: memory
-// that is missing is otherwise noticed by the kernel, which kills the process without a word.
+// Whether the host has the memory that offload and saves beside training need, asked before
+// anything is allocated: memory that is missing is otherwise noticed by the kernel, which kills the
+// process without a word.
 
 #include <cstdint>
 #include <filesystem>
 #include <string>
 
 #include "app/model/cost_model.h"
-#include "app/optimizer_tables.h"
+#include "app/run_config.h"
 #include "core/comm/control.h"
 
 namespace ferry {
@@ -29,11 +30,11 @@ HostMemory available_host_memory(const std::filesystem::path& proc = "/proc",
 /// Empty if the ranks of a host, which together need `bytes` of its memory, find it. Else what is
 /// needed, by the parts of `one` of them, what there is, and what to do.
 std::string host_memory_problem(const MemoryEstimate& one, int64_t bytes, int64_t num_ranks,
-                                const HostMemory& host, const OptimizerOffloadTable& offload);
+                                const HostMemory& host, const RunConfig& config);
 
 /// Collective; before any rank allocates what `own` counts on the host. Error(ExitCode::Resource)
 /// if the ranks of this host, `host_name`, need more than there is.
-void require_host_memory(const MemoryEstimate& own, const OptimizerOffloadTable& offload,
+void require_host_memory(const MemoryEstimate& own, const RunConfig& config,
                          const std::string& host_name, Control& control,
                          const HostMemory& host = available_host_memory());
 

@@ -81,6 +81,7 @@ nlohmann::ordered_json metrics_line(const StepReport& r, const MetricsContext& c
   line["optimizer_s"] = r.optimizer_seconds;
   if (!r.optimizer_update_s.empty()) line["optimizer_update_s"] = r.optimizer_update_s;
   line["exposed_s"] = {{"data", r.data_seconds}};
+  if (r.checkpoint_seconds) line["exposed_s"]["checkpoint"] = *r.checkpoint_seconds;
   for (const auto& [module, seconds] : r.offload_exposed_s)
     line["exposed_s"]["offload." + module] = seconds;
   if (!r.expert_tokens.empty()) line["expert_tokens"] = r.expert_tokens;

@@ -34,6 +34,9 @@ class ParallelModel {
   /// the same on all ranks.
   void set_capacity_enabled(bool enabled) { capacity_.enabled = enabled; }
 
+  /// Of the last chunk of the pipeline's last stage; null on other stages.
+  LossHead* head() { return chunks_.back()->head(); }
+
   /// All parameters of this rank; by block, as hooks number them.
   const std::vector<Parameter*>& parameters() const { return parameters_; }
   std::vector<std::vector<Parameter*>> parameters_by_block() const;

@@ -66,11 +66,9 @@ void run(const Options& options) {
 
 std::string host_warning(const Plan& plan, const RunConfig& config, const HostMemory& host) {
   const MemoryEstimate& most = *std::max_element(
-      plan.memory.begin(), plan.memory.end(), [](const MemoryEstimate& a, const MemoryEstimate& b) {
-        return a.host + a.pageable < b.host + b.pageable;
-      });
-  const std::string problem =
-      host_memory_problem(most, most.host + most.pageable, 1, host, config.optimizer.offload);
+      plan.memory.begin(), plan.memory.end(),
+      [](const MemoryEstimate& a, const MemoryEstimate& b) { return a.on_host() < b.on_host(); });
+  const std::string problem = host_memory_problem(most, most.on_host(), 1, host, config);
   return problem.empty() ? "" : "warning: if it ran here: " + problem + "\n";
 }
 

@@ -114,9 +114,12 @@ std::string plan_json(const Plan& plan, const RunConfig& config, int64_t ranks) 
   for (const MemoryEstimate& memory : plan.memory)
     json["pinned_host_bytes_per_rank"].push_back(memory.host);
   json["pageable_host_bytes_per_rank"] = ordered_json::array();
+  json["save_host_bytes_per_rank"] = ordered_json::array();
   json["optimizer_bytes_per_rank"] = ordered_json::array();
   for (const MemoryEstimate& memory : plan.memory) {
     json["pageable_host_bytes_per_rank"].push_back(memory.pageable);
+    json["save_host_bytes_per_rank"].push_back(
+        {{"staging", memory.save_staging}, {"copies", memory.save_copies}});
     json["optimizer_bytes_per_rank"].push_back(optimizer_of(memory.optimizer_bytes));
   }
   json["optimizer_offload_fraction"] = fraction_of(plan, config.optimizer.offload);

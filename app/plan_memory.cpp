@@ -75,6 +75,8 @@ std::string memory_tables(const Plan& plan) {
                [&](size_t pp) { return rows(plan.memory[pp])[i].second; });
   memory.row("pinned, on host", [&](size_t pp) { return plan.memory[pp].host; });
   memory.row("pageable, on host", [&](size_t pp) { return plan.memory[pp].pageable; });
+  memory.row("for saves, on host",
+             [&](size_t pp) { return plan.memory[pp].save_staging + plan.memory[pp].save_copies; });
   std::set<Label> labels;  // in the order of a layer
   for (const ActivationForecast& stage : plan.activations)
     for (const auto& [module, bytes] : stage.by_module) labels.insert(label_of(module).value());

@@ -1,12 +1,14 @@
 #include "app/rank_memory.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "app/model_layout.h"
 #include "app/optimizer_memory.h"
+#include "app/optimizer_rule.h"
 #include "offload/optimizer_fraction.h"
 
 namespace ferry {
@@ -27,6 +29,23 @@ int64_t num_copies(const Mesh& mesh, ReduceAxis axis) {
       return mesh.edp();
   }
   fail(ExitCode::Internal, "no such axis");
+}
+
+// Bytes of the state that a rank stores, as what is stored of each parameter, on the host: for
+// copies from the device, and for copies of what changes on the host (see app/snapshot_buffer.h).
+void add_save_memory(MemoryEstimate& memory, const RunConfig& config, int64_t stored,
+                     int64_t updated) {
+  if (!config.checkpoint.beside_training()) return;
+  const OptimizerOffloadTable& offload = config.optimizer.offload;
+  const double on_host = updated == 0 ? 0
+                                      : static_cast<double>(memory.optimizer_bytes.host_state()) /
+                                            static_cast<double>(updated);
+  const int64_t copies = std::llround(static_cast<double>(stored) * on_host);
+  memory.save_staging = stored - copies;
+  const double limit = config.checkpoint.copy_gib * (1 << 30);
+  // Where the fraction is chosen in the run, state that has copies now may need staging then.
+  const bool bounded = limit > 0 && !(offload.enabled && !offload.fraction);
+  memory.save_copies = bounded ? std::min(copies, static_cast<int64_t>(std::ceil(limit))) : copies;
 }
 
 // The layer of a parameter, -1 for the ends of the model.
@@ -57,6 +76,8 @@ MemoryEstimate stage_memory(const RunConfig& config, int64_t ranks, int pp,
 
   MemoryEstimate memory;
   std::vector<UpdatedPart> updated;
+  int64_t stored_bytes = 0, updated_bytes = 0;  // of masters and moments in full precision
+  const int64_t num_states = 1 + std::ssize(make_update_rule(config.optimizer)->moment_names());
   std::vector<int64_t> moving;  // weights, by layer
   if (config.layer_offload.weights) moving.resize(static_cast<size_t>(config.layer_offload.layers));
   const ModelAxes axes = model_axes(parallel, at);
@@ -72,10 +93,14 @@ MemoryEstimate stage_memory(const RunConfig& config, int64_t ranks, int pp,
       else
         memory.weights += e * numel;
       memory.gradients += f * numel;
-      const int64_t copies = config.optimizer.distributed ? num_copies(mesh, parameter.axis) : 1;
-      const int64_t rows = matrix_rows(parameter.shape);
-      updated.push_back({(rows + copies - 1) / copies * matrix_columns(parameter.shape),
-                         parameter.dtype, parameter.axis == ReduceAxis::Expert});
+      const int64_t copies = num_copies(mesh, parameter.axis);
+      const auto share = [&](int64_t ranks) {
+        return (matrix_rows(parameter.shape) + ranks - 1) / ranks * matrix_columns(parameter.shape);
+      };
+      updated.push_back({share(config.optimizer.distributed ? copies : 1), parameter.dtype,
+                         parameter.axis == ReduceAxis::Expert});
+      updated_bytes += num_states * f * updated.back().elements;
+      stored_bytes += num_states * f * (parameter.is_copy ? 0 : share(copies));
     });
     if (part.head) memory.logits = logit_bytes(gpt, tokens, shares);
   }
@@ -97,6 +122,7 @@ MemoryEstimate stage_memory(const RunConfig& config, int64_t ranks, int pp,
                 (offload.pin_params ? values : 0);
   memory.pageable = memory.optimizer_bytes.host_state() + (offload.pin_grads ? 0 : gradients) +
                     (offload.pin_params ? 0 : values);
+  add_save_memory(memory, config, stored_bytes, updated_bytes);
   return memory;
 }
 

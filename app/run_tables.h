@@ -52,9 +52,8 @@ struct RunTable {
                 .allowed = {"auto", "cpu", "cuda"}},
           &RunTable::backend);
     visit(Field{.key = "deterministic",
-                .doc =
-                    "same bits in every run with the same ranks; in this version always so, on the "
-                    "CPU and on GPUs"},
+                .doc = "same bits in every run with the same ranks also on GPUs (the CPU's always "
+                       "are): attention's backward takes longer"},
           &RunTable::deterministic);
     visit(
         Field{
@@ -157,11 +156,17 @@ struct BatchTable {
 struct CheckpointTable {
   int64_t every = 0;
   int64_t keep = 3;
-  bool async = false;
+  bool async = true;
+  std::string when_busy = "wait";
+  double copy_gib = 0.0;
   std::string resume = "auto";
+  std::vector<std::string> allow_changes;
   bool weights_only = false;
   bool save_at_exit = true;
   bool verify_after_save = true;
+
+  /// Whether periodic saves are written while training goes on, and need memory for it.
+  bool beside_training() const { return async && every > 0; }
 
   template <class Visitor>
   static void visit_fields(Visitor&& visit) {
@@ -175,10 +180,26 @@ struct CheckpointTable {
                 .range = at_least(0),
                 .zero = "all"},
           &CheckpointTable::keep);
-    visit(Field{.key = "async", .doc = "write while training goes on (not in this version)"},
+    visit(Field{.key = "async",
+                .doc = "write what is saved every so many steps while training goes on"},
           &CheckpointTable::async);
+    visit(Field{.key = "when_busy",
+                .doc = "a save is due while one is still being written: training waits for that "
+                       "one, or skips the new one",
+                .allowed = {"wait", "skip"}},
+          &CheckpointTable::when_busy);
+    visit(Field{.key = "copy_gib",
+                .doc = "with async and state on the host, GiB of a rank for copies of what an "
+                       "update changes before it is written; then the update waits",
+                .range = at_least(0),
+                .zero = "as much as the state"},
+          &CheckpointTable::copy_gib);
     visit(Field{.key = "resume", .doc = "auto: the newest that verifies; none; or a path"},
           &CheckpointTable::resume);
+    visit(Field{.key = "allow_changes",
+                .doc = "keys or tables whose values may differ from those of the checkpoint that "
+                       "the run resumes from, though that gives other numbers; or all"},
+          &CheckpointTable::allow_changes);
     visit(
         Field{.key = "weights_only", .doc = "take the weights of the checkpoint and nothing else"},
         &CheckpointTable::weights_only);
@@ -283,7 +304,8 @@ struct DebugTable {
           &DebugTable::slow_writer_mb_s);
     visit(Field{.key = "save_step_0", .doc = "save before the first step"},
           &DebugTable::save_step_0);
-    visit(Field{.key = "log_samples", .doc = "write the samples of every step"},
+    visit(Field{.key = "log_samples",
+                .doc = "write which samples were used, in order, to log/samples-*.jsonl"},
           &DebugTable::log_samples);
     visit(Table{.key = "throw_at", .doc = "A failure on purpose: the rank and the step."},
           &DebugTable::throw_at);

@@ -25,8 +25,10 @@ struct StepReport {
   std::optional<double> aux_loss;  // mean over MoE layers and micro-batches, without coefficient
   std::optional<double> z_loss;
   std::optional<double> valid_loss;  // if the step was followed by an evaluation
-  double balance = 0;                // largest over MoE layers of busiest expert / mean
-  int64_t dead_experts = 0;          // experts without a token in this step, over all MoE layers
+  /// Training stood still for saves, before or in the step; none if there was none to wait for.
+  std::optional<double> checkpoint_seconds;
+  double balance = 0;        // largest over MoE layers of busiest expert / mean
+  int64_t dead_experts = 0;  // experts without a token in this step, over all MoE layers
   std::vector<std::vector<int64_t>> expert_tokens;  // [MoE layer][expert], over all ranks
   double flops = 0;                                 // model FLOPs of this step, over all ranks
   double mfu = 0;            // of the devices' peak; 0 where the peak is not known

@@ -41,6 +41,11 @@ StopRequest::StopRequest(std::filesystem::path run_dir, std::optional<double> ti
     CHECK(sigaction(signal, &action, nullptr) == 0, "sigaction(", signal, ")");
 }
 
+std::optional<double> StopRequest::seconds_left() const {
+  if (!deadline_) return std::nullopt;
+  return std::chrono::duration<double>(*deadline_ - std::chrono::steady_clock::now()).count();
+}
+
 Request StopRequest::poll(bool watches_files) {
   Request request;
   if (save_signals != 0) {  // cleared only when seen: a signal that comes in between is kept

@@ -26,6 +26,8 @@ class StopRequest {
   /// What was asked for since the last call. Only `watches_files` looks for STOP and SAVE (one rank
   /// is enough) and removes those it has seen.
   Request poll(bool watches_files);
+  /// Until the time limit, if there is one; less than 0 after it.
+  std::optional<double> seconds_left() const;
 
  private:
   std::filesystem::path run_dir_;

@@ -89,30 +89,43 @@ int64_t state_bytes(int64_t num_parameters, int64_t element_bytes) {
   return 3 * num_parameters * element_bytes;
 }
 
+void StoredPart::add_slices(std::vector<SliceToSave>& slices, const Tensor& host,
+                            SliceSource* source) const {
+  for (const PlacedBox& box : placement.boxes())
+    slices.push_back({name, stored, placement.global_shape(), box.offset, box.extent,
+                      row_of(host, box.row), source});
+}
+
+std::vector<StoredPart> stored_parts(const std::vector<StoredRows>& rows, const UpdateRule& rule,
+                                     StateStore& store) {
+  std::vector<StoredPart> parts;
+  for (const StoredRows& own : rows) {
+    const Placement placement = own.parameter->placement().rows(own.begin, own.end);
+    if (placement.boxes().empty()) continue;
+    for (const NamedTensor& named : tensors_of(*own.parameter, rule, store))
+      parts.push_back({own.parameter, named.name, as_matrix(named.tensor).rows(own.begin, own.end),
+                       accumulate_dtype(own.parameter->dtype), placement});
+  }
+  return parts;
+}
+
+void copy_to_host(Stream& stream, const Tensor& host, const Tensor& part) {
+  if (part.dtype() == host.dtype()) return stream.copy(host, part);
+  const Tensor wide = Tensor::empty(stream, "checkpoint", part.shape(), host.dtype());
+  cast(stream, wide, part);
+  stream.copy(host, wide);
+}
+
 StateSnapshot::StateSnapshot(Stream& stream, const std::vector<StoredRows>& rows,
                              const UpdateRule& rule, StateStore& store) {
-  for (const StoredRows& stored : rows) {
-    const Placement placement = stored.parameter->placement().rows(stored.begin, stored.end);
-    const std::vector<PlacedBox> boxes = placement.boxes();
-    if (boxes.empty()) continue;
-    const DType full = accumulate_dtype(stored.parameter->dtype);
-    for (const NamedTensor& named : tensors_of(*stored.parameter, rule, store)) {
-      Tensor part = as_matrix(named.tensor).rows(stored.begin, stored.end);
-      if (part.dtype() != full) {
-        const Tensor wide = Tensor::empty(stream, "checkpoint", part.shape(), full);
-        cast(stream, wide, part);
-        part = wide;
-      }
-      Tensor host = part;
-      if (!part.on_host()) {
-        host = Tensor::host(stream.device(), "checkpoint", part.shape(), full);
-        stream.copy(host, part);
-      }
-      host_.push_back(host);
-      for (const PlacedBox& box : boxes)
-        slices_.push_back({named.name, full, placement.global_shape(), box.offset, box.extent,
-                           row_of(host, box.row)});
+  for (const StoredPart& part : stored_parts(rows, rule, store)) {
+    Tensor host = part.tensor;
+    if (!host.on_host() || host.dtype() != part.stored) {
+      host = Tensor::host(stream.device(), "checkpoint", part.tensor.shape(), part.stored);
+      copy_to_host(stream, host, part.tensor);
     }
+    host_.push_back(host);
+    part.add_slices(slices_, host);
   }
   stream.record().wait_host();
 }

@@ -35,8 +35,26 @@ struct StoredRows {
   int64_t end = 0;
 };
 
-/// This rank's share of the state in host memory: copies that live as long as this object, but of
-/// state that is there anyway itself, which must not change as long.
+/// One tensor of this rank's share of the state, where it is now.
+struct StoredPart {
+  const Parameter* parameter = nullptr;
+  std::string name;     // in the checkpoint
+  Tensor tensor;        // [rows, columns], in the memory of the device or of the host
+  DType stored;         // full precision; the tensor's own may be less
+  Placement placement;  // of its rows
+  /// `source` as SliceToSave has it. `host` has the tensor's elements as `stored`.
+  void add_slices(std::vector<SliceToSave>& slices, const Tensor& host,
+                  SliceSource* source = nullptr) const;
+};
+/// All of it that has a place in a checkpoint. All updates are done.
+std::vector<StoredPart> stored_parts(const std::vector<StoredRows>& rows, const UpdateRule& rule,
+                                     StateStore& store);
+/// Enqueues a copy of a part of the state to host memory of the stored type. Holds both.
+void copy_to_host(Stream& stream, const Tensor& host, const Tensor& part);
+
+/// This rank's share of the state in host memory, for a save during which nothing changes: copies
+/// that live as long as this object, but of state that is there anyway itself. See
+/// app/snapshot_buffer.h for a save while training goes on.
 class StateSnapshot {
  public:
   StateSnapshot(Stream& stream, const std::vector<StoredRows>& rows, const UpdateRule& rule,

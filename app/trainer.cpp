@@ -21,13 +21,12 @@
 #include "app/optimizer_offload.h"  // the part of the optimizer on the host
 #include "app/rank_memory.h"        // what a rank needs
 #include "app/run_directory.h"      // runs/NAME
+#include "app/sample_log.h"         // which samples were used (debug)
+#include "app/saver.h"              // checkpoints, beside training or not
 #include "app/start.h"              // where a run begins: resume, run directory
 #include "app/step_report.h"        // the numbers of a step
 #include "app/stop_request.h"       // signals, STOP, SAVE, time limit
 #include "app/train_model.h"        // model, gradients (optim), optimizer, state
-#include "app/train_state.h"        // what a checkpoint holds
-#include "app/version.h"            // who wrote a checkpoint
-#include "checkpoint/directory.h"   // attempts and names
 #include "core/host_copy.h"
 #include "core/mark.h"  // where this rank is
 #include "core/ops/elementwise.h"
@@ -52,8 +51,8 @@ Backend open_backend(const RunConfig& config, Runtime& runtime) {
 // is allocated.
 Mesh open_mesh(const RunConfig& config, Runtime& runtime) {
   const Mesh mesh(runtime.size(), mesh_sizes(config.parallel));
-  require_host_memory(stage_memory(config, runtime.size(), mesh.at(runtime.rank()).pp),
-                      config.optimizer.offload, runtime.host_name(), runtime.control());
+  require_host_memory(stage_memory(config, runtime.size(), mesh.at(runtime.rank()).pp), config,
+                      runtime.host_name(), runtime.control());
   return mesh;
 }
 
@@ -65,12 +64,12 @@ struct Trainer::Parts {
   ExitCode run();
   StepReport train_step();
   ParallelModel::Input run_passes(int64_t step);
-  std::vector<double> read_totals(double tokens, const Request& request);
+  struct Totals;
+  Totals read_totals(double tokens);
   [[noreturn]] void stop_for_nonfinite(const StepReport& report);
   void log_step(const StepReport& report);
   void report_activation_memory(StepReport& report);
   double evaluate_now();
-  void save(const std::string& why);
   bool main_rank() const { return runtime.rank() == 0; }
 
   const RunConfig config;
@@ -95,10 +94,14 @@ struct Trainer::Parts {
 
   Progress progress;
   Request request;  // of any rank, agreed in the last step
-  Attempt attempt;
-  std::optional<CheckpointName> parent;
-  int64_t saved_step = -1;  // of the newest good checkpoint
+  std::unique_ptr<Saver> saver;
   bool offload_described = false;
+};
+
+struct Trainer::Parts::Totals {
+  double loss, tokens, aux, z;
+  double save_requests, stop_requests, busy_savers;  // ranks
+  std::vector<double> expert_tokens;                 // [MoE layer * experts]
 };
 
 Trainer::Trainer(const RunConfig& config, Runtime& runtime, const std::string& command_line)
@@ -132,12 +135,9 @@ Trainer::Parts::Parts(const RunConfig& config_in, Runtime& runtime_in,
 
   const Start begin = begin_run(config, runtime, model, *train_data);
   progress = begin.progress;
-  attempt = begin.attempt;
-  parent = begin.parent;
-  if (begin.parent_is_here) saved_step = progress.step;
-
   LoaderConfig share = loader_config(config, groups);
   share.consumed_samples = progress.samples;
+  share.on_next = sample_log(config, groups, progress.samples);
   loader = std::make_unique<Loader>(train_data, share);
 
   write_marks_to(dir / "log", runtime.rank(), runtime.size(), runtime.host_name());
@@ -157,6 +157,9 @@ Trainer::Parts::Parts(const RunConfig& config_in, Runtime& runtime_in,
   console->line(banner(config, mesh, backend, runtime.host_name(), train_data->describe(),
                        begin.description));
   for (const std::string& line : optimizer_offload.begin()) console->line(line);
+  saver = std::make_unique<Saver>(
+      Saver::Run{config, runtime, model, *console, events, posix_file_system()}, begin,
+      grid_text(config, mesh), train_data->fingerprint());
 }
 
 ExitCode Trainer::Parts::run() {
@@ -166,7 +169,7 @@ ExitCode Trainer::Parts::run() {
   const int64_t first_step = progress.step;
   if (progress.step >= end)
     console->line(fmt::format("nothing to do: step {} of {} is done", progress.step, end));
-  if (config.debug.save_step_0 && progress.step == 0) save("debug.save_step_0");
+  if (config.debug.save_step_0 && progress.step == 0) saver->begin(progress, "debug.save_step_0");
 
   while (progress.step < end && !request.stop) {
     StepReport report = train_step();
@@ -175,11 +178,14 @@ ExitCode Trainer::Parts::run() {
     if (at_eval) report.valid_loss = evaluate_now();
     log_step(report);
     const bool at_save = config.checkpoint.every > 0 && report.step % config.checkpoint.every == 0;
-    if (at_save || request.save) save(at_save ? "checkpoint.every" : "requested");
+    if (at_save || request.save)
+      saver->begin(progress, at_save ? "checkpoint.every" : "requested",
+                   stop_request.seconds_left());
   }
+  saver->finish();
   // Exit code 76 promises a save.
-  if ((config.checkpoint.save_at_exit || request.stop) && saved_step != progress.step)
-    save(request.stop ? "stop requested" : "end");
+  if ((config.checkpoint.save_at_exit || request.stop) && saver->saved_step() != progress.step)
+    saver->save(progress, request.stop ? "stop requested" : "end");
 
   const bool stopped = request.stop && progress.step < end;
   const double seconds = seconds_since(start);
@@ -212,24 +218,23 @@ StepReport Trainer::Parts::train_step() {
     fill(*stream, model.parameters().front()->grad, std::numeric_limits<double>::quiet_NaN());
 
   mark(report.step, "sum of losses over ranks");
-  const Request own = stop_request.poll(main_rank());
-  const std::vector<double> sums = read_totals(input.num_loss_tokens, own);
-  const double global_tokens = sums[1];
+  const Totals totals = read_totals(input.num_loss_tokens);
   const double mean_of = static_cast<double>(num_micro * mesh.dp() * num_moe_layers(config.gpt()));
-  report.loss = sums[0] / global_tokens;
-  report.tokens = global_tokens;
+  report.loss = totals.loss / totals.tokens;
+  report.tokens = totals.tokens;
   const RouterConfig& router = config.moe.router;
-  if (mean_of > 0 && router.coefficient("aux_loss") > 0) report.aux_loss = sums[2] / mean_of;
-  if (mean_of > 0 && router.z_coeff > 0) report.z_loss = sums[3] / mean_of;
-  request = {sums[4] > 0, sums[5] > 0};
-  set_expert_tokens(report, std::span(sums).subspan(6), config.moe.experts);
+  if (mean_of > 0 && router.coefficient("aux_loss") > 0) report.aux_loss = totals.aux / mean_of;
+  if (mean_of > 0 && router.z_coeff > 0) report.z_loss = totals.z / mean_of;
+  request = {totals.save_requests > 0, totals.stop_requests > 0};
+  set_expert_tokens(report, totals.expert_tokens, config.moe.experts);
 
   mark(report.step, "optimizer");
   const auto backward_done = Clock::now();
-  report.grad_norm = model.gradient_norm(global_tokens);
+  report.grad_norm = model.gradient_norm(report.tokens);
   if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) stop_for_nonfinite(report);
 
-  report.lr = model.update(report.step, global_tokens, report.grad_norm);
+  saver->before_update();
+  report.lr = model.update(report.step, report.tokens, report.grad_norm);
   stream->record().wait_host();
   report.optimizer_seconds = seconds_since(backward_done);
 
@@ -247,6 +252,8 @@ StepReport Trainer::Parts::train_step() {
   report.pinned_bytes = backend.device().pinned_memory().current();
   report_activation_memory(report);
   for (const std::string& line : optimizer_offload.after_step(report)) console->line(line);
+  report.checkpoint_seconds = saver->take_stall_seconds();
+  saver->poll(static_cast<int64_t>(totals.busy_savers));
   return report;
 }
 
@@ -329,6 +336,7 @@ ParallelModel::Input Trainer::Parts::run_passes(int64_t step) {
 }
 
 void Trainer::Parts::stop_for_nonfinite(const StepReport& report) {
+  saver->finish();  // all ranks are here
   if (main_rank()) {
     metrics.write(nonfinite_line(report));
     events.write(event("nonfinite", report.step));
@@ -336,18 +344,17 @@ void Trainer::Parts::stop_for_nonfinite(const StepReport& report) {
   fail(ExitCode::Numerical, "error: non-finite numbers at step ", report.step, ": loss ",
        report.loss, ", gradient norm ", report.grad_norm, "\n  --> samples ", progress.samples,
        " to ", progress.samples + config.global_batch(runtime.size()) - 1,
-       "\n  why : the update was not made; ",
-       saved_step < 0 ? std::string("there is no checkpoint yet")
-                      : concat("the checkpoint of step ", saved_step, " is good"),
+       "\n  why : the update was not made; ", saver->saved_text(),
        "\n  try : resume with a smaller optimizer.lr or optimizer.clip_norm");
 }
 
-// {loss, tokens, aux, z, save requests, stop requests, expert tokens...}, summed over ranks, each
-// of which brings what no other rank has.
-std::vector<double> Trainer::Parts::read_totals(double tokens, const Request& own) {
+// Summed over ranks, each of which brings what no other rank has.
+Trainer::Parts::Totals Trainer::Parts::read_totals(double tokens) {
+  const Request own = stop_request.poll(main_rank());
   const auto total = [&](const char* name) { return read_total(*stream, model.totals(), name); };
-  std::vector<double> sums{total("loss"),   tokens,           total("aux_loss"),
-                           total("z_loss"), double(own.save), double(own.stop)};
+  std::vector<double> sums{total("loss"),        tokens,           total("aux_loss"),
+                           total("z_loss"),      double(own.save), double(own.stop),
+                           double(saver->busy())};
   const size_t first = sums.size();
   const auto experts = static_cast<size_t>(config.moe.experts);
   sums.resize(first + static_cast<size_t>(num_moe_layers(config.gpt())) * experts);
@@ -358,7 +365,8 @@ std::vector<double> Trainer::Parts::read_totals(double tokens, const Request& ow
         sums.begin() + static_cast<int64_t>(first + static_cast<size_t>(moe_layer) * experts));
   }
   sum_over_ranks(sums, *backend.world, *stream);
-  return sums;
+  return {sums[0], sums[1], sums[2], sums[3],
+          sums[4], sums[5], sums[6], {sums.begin() + static_cast<int64_t>(first), sums.end()}};
 }
 
 void Trainer::Parts::log_step(const StepReport& r) {
@@ -386,47 +394,6 @@ double Trainer::Parts::evaluate_now() {
     events.write(evaluation);
   }
   return result.loss;
-}
-
-void Trainer::Parts::save(const std::string& why) {
-  mark(progress.step, "save");
-  model.finish_update();
-  const StateSnapshot snapshot(*stream, model.stored_rows(), model.rule(), model.store());
-  SaveRequest save_request;
-  save_request.run_dir = dir;
-  save_request.step = progress.step;
-  save_request.attempt = attempt.number;
-  save_request.slices = snapshot.slices();
-  save_request.state = to_state(progress, config.run.seed,
-                                progress.step > 0 ? model.schedule().at(progress.step) : 0.0,
-                                train_data->fingerprint());
-  save_request.descriptions = state_descriptions();
-  save_request.aliases = state_aliases();
-  save_request.config = resolved_toml(config);
-  save_request.layout = grid_text(config, mesh);
-  save_request.writer = "ferry " + version_text();
-  save_request.parent = parent;
-  save_request.keep = config.checkpoint.keep == 0 ? std::numeric_limits<int>::max()
-                                                  : static_cast<int>(config.checkpoint.keep);
-  save_request.verify = config.checkpoint.verify_after_save;
-  const SaveReport report = save_checkpoint(save_request, runtime.control());
-  parent = CheckpointName{progress.step, report.root};
-  saved_step = progress.step;
-  for (const std::string& warning : report.warnings) console->notice(warning);
-  console->line(fmt::format(
-      "saved {} ({}): {:.0f} MB, write {:.1f} s, sync {:.1f} s, verify {:.1f} "
-      "s, root {}",
-      report.directory.string(), why, static_cast<double>(report.bytes) / 1e6, report.write_seconds,
-      report.sync_seconds, report.verify_seconds, report.root.substr(0, 12)));
-  if (main_rank()) {
-    nlohmann::ordered_json saved = event("saved", progress.step);
-    saved["why"] = why;
-    saved["directory"] = report.directory.string();
-    saved["bytes"] = report.bytes;
-    saved["seconds"] = report.seconds;
-    saved["root"] = report.root;
-    events.write(saved);
-  }
 }
 
 }  // namespace ferry

@@ -83,9 +83,6 @@ const std::vector<Exclusion>& unsupported_features() {
           {"cuda_graph.impl"}, [](const RunConfig& c) { return c.cuda_graph.impl != "none"; },
           "the capture of CUDA graphs", "cuda_graph.impl = none"),
       missing(
-          {"checkpoint.async"}, [](const RunConfig& c) { return c.checkpoint.async; },
-          "a save beside training", "checkpoint.async = false"),
-      missing(
           {"data.document_mask"}, [](const RunConfig& c) { return c.data.document_mask; },
           "the document mask", "data.document_mask = false"),
       missing(
@@ -101,13 +98,6 @@ const std::vector<Exclusion>& unsupported_features() {
       missing(
           {"debug.dump_token_loss"}, [](const RunConfig& c) { return c.debug.dump_token_loss; },
           "the dump of token losses", "debug.dump_token_loss = false"),
-      missing(
-          {"debug.slow_writer_mb_s"},
-          [](const RunConfig& c) { return c.debug.slow_writer_mb_s > 0; },
-          "a slow checkpoint writer", "debug.slow_writer_mb_s = 0"),
-      missing(
-          {"debug.log_samples"}, [](const RunConfig& c) { return c.debug.log_samples; },
-          "the log of samples", "debug.log_samples = false"),
   };
   return table;
 }

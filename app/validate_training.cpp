@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "app/nearest.h"
@@ -111,6 +112,21 @@ void validate_optimizer(const RunConfig& config, Violations& violations) {
   validate_moment_types(config, violations);
 }
 
+// A misspelt permission would be found only when it is missed.
+void validate_allowed_changes(const RunConfig& config, Violations& violations) {
+  std::vector<std::string> names = {"all"};
+  visit_values(
+      config, [&](const std::string& table, const Table&) { names.push_back(table); },
+      [&](const std::string& key, const Field&, const auto&) { names.push_back(key); });
+  for (const std::string& name : config.checkpoint.allow_changes) {
+    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    violations.add({"checkpoint.allow_changes"},
+                   fmt::format("checkpoint.allow_changes names {}", name),
+                   "it is neither a key nor a table",
+                   nearest_name(name, names).value_or("optimizer.lr, optimizer or all"));
+  }
+}
+
 void validate_debug(const RunConfig& config, int64_t ranks, Violations& violations) {
   const ThrowAtTable& throw_at = config.debug.throw_at;
   if (throw_at.rank.has_value() != throw_at.step.has_value()) {
@@ -138,6 +154,7 @@ void validate_training(const RunConfig& config, int64_t ranks, Violations& viola
                    fmt::format("the run has {} steps", config.run.steps),
                    fmt::format("at most {}", config.run.steps));
   }
+  validate_allowed_changes(config, violations);
   if (config.checkpoint.keep == 1) {
     violations.add({"checkpoint.keep"}, "checkpoint.keep is 1",
                    "if the only checkpoint turned out to be damaged, nothing would be left",

@@ -97,11 +97,18 @@ Digest128 run_digest(DType dtype, int64_t first, const void* data, int64_t count
 }
 
 Digest128 slice_digest(DType dtype, const Box& box, const void* data) {
+  return slice_digest(dtype, box, data, 0, box.numel());
+}
+
+Digest128 slice_digest(DType dtype, const Box& box, const void* data, int64_t first,
+                       int64_t count) {
   const auto* bytes = static_cast<const unsigned char*>(data);
   Digest128 sum;
-  for_each_run(box, box, whole_box(box.global), [&](int64_t local, int64_t global, int64_t count) {
-    sum += run_digest(dtype, global, bytes + static_cast<size_t>(local) * size_of(dtype), count);
-  });
+  for_each_run_within(box, box, whole_box(box.global), first, first + count,
+                      [&](int64_t local, int64_t global, int64_t run) {
+                        const auto place = static_cast<size_t>(local - first) * size_of(dtype);
+                        sum += run_digest(dtype, global, bytes + place, run);
+                      });
   return sum;
 }
 

@@ -54,5 +54,8 @@ Digest128 run_digest(DType dtype, int64_t first, const void* data, int64_t count
 
 /// The part of a tensor digest of a whole slice, row-major at `data`.
 Digest128 slice_digest(DType dtype, const Box& box, const void* data);
+/// The same of `count` elements of the slice alone, from its row-major index `first` on: these are
+/// at `data`.
+Digest128 slice_digest(DType dtype, const Box& box, const void* data, int64_t first, int64_t count);
 
 }  // namespace ferry

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/agreement.h"
+#include "checkpoint/preflight.h"
+#include "checkpoint/run_id.h"
 #include "core/check.h"
 
 namespace ferry {
@@ -80,20 +82,6 @@ void clean_up(FileSystem& file_system, const Path& folder, Attempt& attempt) {
   file_system.sync_directory(folder);
 }
 
-void probe_storage(FileSystem& file_system, const Path& folder, int64_t attempt) {
-  const Path directory = folder / temporary_directory_name(0, attempt);
-  const std::string text = "ferry writes this to see whether checkpoints can be stored here\n";
-  file_system.make_directory(directory);
-  write_text(file_system, directory / "probe", text);
-  file_system.rename(directory / "probe", directory / "renamed");
-  file_system.sync_directory(directory);
-  const int64_t size = static_cast<int64_t>(text.size());
-  if (read_text(file_system, directory / "renamed", size) != text) {
-    fail(ExitCode::Storage, directory.native(), " does not return what was written to it");
-  }
-  remove_tree(file_system, directory);
-}
-
 }  // namespace
 
 Path checkpoint_folder(const Path& run_dir) { return run_dir / "ckpt"; }
@@ -149,15 +137,23 @@ Attempt begin_attempt(const Path& run_dir, Control& control, FileSystem& file_sy
     write_text(file_system, folder / epoch_name(number), fmt::format("pid {}\n", ::getpid()));
     file_system.sync_directory(folder);
 
-    Attempt attempt{number, {}, {}};
+    Attempt attempt;
+    attempt.number = number;
     clean_up(file_system, folder, attempt);
-    probe_storage(file_system, folder, number);
-    return nlohmann::json{
-        {"number", number}, {"removed", attempt.removed}, {"restored", attempt.restored}}
+    const Path probed = folder / temporary_directory_name(0, number);
+    file_system.make_directory(probed);
+    probe_storage(file_system, probed);
+    file_system.remove_directory(probed);
+    return nlohmann::json{{"number", number},
+                          {"removed", attempt.removed},
+                          {"restored", attempt.restored},
+                          {"run", make_run_id(file_system, run_dir, number)},
+                          {"notices", storage_notices(file_system.status(folder).type, folder)}}
         .dump();
   });
   const auto json = nlohmann::json::parse(outcome);
-  return {json.at("number"), json.at("removed"), json.at("restored")};
+  return {json.at("number"), json.at("removed"), json.at("restored"), json.at("run"),
+          json.at("notices")};
 }
 
 void require_newest_attempt(FileSystem& file_system, const Path& run_dir, int64_t attempt) {
@@ -165,19 +161,6 @@ void require_newest_attempt(FileSystem& file_system, const Path& run_dir, int64_
   if (newest == attempt) return;
   fail(ExitCode::Storage, "attempt ", attempt, " may not save to ", run_dir.native(), ": attempt ",
        newest, " of this run has started since; stop one of the two, or give it another run.dir");
-}
-
-void require_free_space(FileSystem& file_system, const Path& run_dir, int64_t bytes) {
-  const Path folder = checkpoint_folder(run_dir);
-  const int64_t available = file_system.free_bytes(folder);
-  const double needed = 1.2 * static_cast<double>(bytes);
-  if (static_cast<double>(available) >= needed) return;
-  throw Error(
-      ExitCode::Storage,
-      fmt::format(
-          "not enough space in {}: a checkpoint needs {:.3f} GiB (with a fifth in reserve), "
-          "{:.3f} GiB are free; free space, or lower checkpoint.keep",
-          folder.native(), needed / (1 << 30), static_cast<double>(available) / (1 << 30)));
 }
 
 }  // namespace ferry

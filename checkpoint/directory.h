@@ -4,6 +4,7 @@
 // Every name that checkpoints give to files and directories, and the fence between starts of a run.
 //
 //   RUN/LATEST                        a hint for people: the newest acknowledged checkpoint
+//   RUN/RUN_ID                        the name of the run, see run_id.h
 //   RUN/ckpt/EPOCH.000007             created exclusively by start ("attempt") number 7
 //   RUN/ckpt/step-00000060/           a published checkpoint:
 //       shard-00000.h5 ... global.h5 MANIFEST.json
@@ -47,19 +48,18 @@ struct Attempt {
   int64_t number = 0;
   std::vector<std::string> removed;   // temporary directories of dead attempts, for the log
   std::vector<std::string> restored;  // steps whose replacement was not finished, for the log
+  std::string run;                    // the name of the run, see run_id.h
+  std::vector<std::string> notices;   // about the storage, see preflight.h
 };
 
 /// Collective: makes RUN/ckpt, takes the next attempt number, removes what dead attempts were
-/// writing and puts back what they had set aside. Probes the storage first (write, sync, rename,
-/// read back), so that an unusable directory is found before training. Throws Error(Storage) on
+/// writing and puts back what they had set aside, and names the run if it has no name yet. Probes
+/// the storage, so that an unusable directory is found before training. Throws Error(Storage) on
 /// every rank.
 Attempt begin_attempt(const Path& run_dir, Control& control,
                       FileSystem& file_system = posix_file_system());
 
 /// Throws Error(Storage) if a later attempt has begun.
 void require_newest_attempt(FileSystem& file_system, const Path& run_dir, int64_t attempt);
-
-/// Throws Error(Storage), with both sizes, unless 1.2 * `bytes` are free in RUN/ckpt.
-void require_free_space(FileSystem& file_system, const Path& run_dir, int64_t bytes);
 
 }  // namespace ferry

@@ -1,9 +1,11 @@
 #pragma once
 
 // The only door between checkpoints and the operating system. Every operation either succeeds or
-// throws Error(ExitCode::Storage) with the path, the reason and a remedy; nothing is retried,
-// because a file whose write, fsync or close failed once cannot be trusted again. Tests substitute
-// the interface to fail, shorten or stop at any operation.
+// throws Error(ExitCode::Storage) with the path, the reason and a remedy. A failure is never
+// retried, because a file whose write, fsync or close failed once cannot be trusted again; what is
+// no failure is gone on with: a call that a signal interrupted, a transfer that the system cut
+// short, and a file handle that a network file system let go stale while it was open for reading.
+// Tests substitute the interface to fail, shorten or stop at any operation.
 
 #include <cstdint>
 #include <filesystem>
@@ -15,13 +17,19 @@ namespace ferry {
 
 using Path = std::filesystem::path;
 
-/// An open file. Not for use by two threads at a time, except read_at.
+/// An open file. Not for use by two threads at a time, except read_at, and write_at and
+/// write_direct of places that do not overlap.
 class File {
  public:
   /// Closes without a report; for a written file call close() first.
   virtual ~File() = default;
   /// Writes all `bytes` at `position` (bytes from the start).
   virtual void write_at(const void* data, size_t bytes, int64_t position) = 0;
+  /// The same for large amounts: what it can of them goes past the page cache (see direct_write.h),
+  /// if `data` and `position` are at the same place of a block of kBlockBytes.
+  virtual void write_direct(const void* data, size_t bytes, int64_t position) {
+    write_at(data, bytes, position);
+  }
   /// Reads exactly `bytes`; a file that ends before is an error.
   virtual void read_at(void* data, size_t bytes, int64_t position) const = 0;
   virtual int64_t size() const = 0;
@@ -35,6 +43,13 @@ class File {
 struct DirectoryEntry {
   std::string name;
   bool is_directory = false;  // a symbolic link is not one
+};
+
+/// What a file system has left for this user, and what it is.
+struct StorageStatus {
+  int64_t free_bytes = 0;  // within the quotas that the kernel knows of
+  int64_t free_files = 0;  // as many as fit in an int64_t where there is no limit
+  std::string type;        // "ext4", "xfs", "tmpfs", "nfs", "lustre" ...; "0x..." if not known
 };
 
 class FileSystem {
@@ -53,8 +68,8 @@ class FileSystem {
   virtual void remove_directory(const Path& path) = 0;  // must be empty
   virtual bool exists(const Path& path) = 0;
   virtual std::vector<DirectoryEntry> list(const Path& path) = 0;  // sorted by name
-  /// Bytes that this user may still write on the file system of `path`.
-  virtual int64_t free_bytes(const Path& path) = 0;
+  /// Of the file system of the directory `path`.
+  virtual StorageStatus status(const Path& path) = 0;
 };
 
 FileSystem& posix_file_system();

@@ -139,7 +139,7 @@ StoredFile write_global_file(FileSystem& file_system, const Path& directory,
     }
     for (const auto& [name, value] : manifest.state) write_scalar(view, "state/" + name, value);
     write_string_attribute(view, "format", "ferry-checkpoint");
-    write_integer_attribute(view, "version", kFormatVersion);
+    write_integer_attribute(view, "version", manifest.version);
     write_integer_attribute(view, "step", manifest.step);
     write_string_attribute(view, "root", root_digest(manifest));
     write_string_attribute(view, "layout", manifest.layout);

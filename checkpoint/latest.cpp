@@ -10,13 +10,13 @@
 namespace ferry {
 
 void verify_together(const Path& directory, bool from_device, Control& control,
-                     FileSystem& file_system) {
+                     FileSystem& file_system, int num_threads) {
   gather_together(control, "verify " + directory.filename().native(), [&] {
     const Checkpoint checkpoint = Checkpoint::open(directory, file_system);
     const int num_files = static_cast<int>(checkpoint.manifest().files.size());
     for (int i = 0; i < num_files; ++i) {
       const int reader = (i + std::max(1, control.size() / 2)) % control.size();
-      if (reader == control.rank()) checkpoint.verify_file(i, from_device, nullptr);
+      if (reader == control.rank()) checkpoint.verify_file(i, from_device, nullptr, num_threads);
     }
     return std::string();
   });

@@ -29,8 +29,9 @@ Latest find_latest(const Path& run_dir, Control& control,
                    FileSystem& file_system = posix_file_system());
 
 /// Collective: verifies the files of a checkpoint, each by a rank other than its writer's (on
-/// another node, if ranks are numbered node by node). Throws on every rank if one is damaged.
+/// another node, if ranks are numbered node by node), on `num_threads` threads as verify_file has
+/// them. Throws on every rank if one is damaged.
 void verify_together(const Path& directory, bool from_device, Control& control,
-                     FileSystem& file_system);
+                     FileSystem& file_system, int num_threads = 0);
 
 }  // namespace ferry

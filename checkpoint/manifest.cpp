@@ -7,6 +7,7 @@
 #include <set>
 
 #include "checkpoint/directory.h"
+#include "checkpoint/run_id.h"
 #include "checkpoint/sha256.h"
 #include "core/check.h"
 
@@ -92,6 +93,32 @@ std::string root_digest(const Manifest& manifest) {
   return sha256(text);
 }
 
+std::string config_digest(const std::string& config) {
+  std::string values, line;
+  bool in_string = false;
+  const auto end_line = [&] {
+    line.erase(line.find_last_not_of(" \t\r") + 1);
+    if (!line.empty()) values += line + "\n";
+    line.clear();
+    in_string = false;
+  };
+  for (size_t i = 0; i < config.size(); ++i) {
+    const char c = config[i];
+    if (c == '\n') {
+      end_line();
+    } else if (c == '#' && !in_string) {
+      i = std::min(config.find('\n', i), config.size()) - 1;
+    } else {
+      line += c;
+      if (c == '"') in_string = !in_string;
+      if (c == '\\' && in_string && i + 1 < config.size() && config[i + 1] != '\n')
+        line += config[++i];
+    }
+  }
+  end_line();
+  return sha256(values);
+}
+
 std::vector<Region> regions_of(const Manifest& manifest, int file_idx) {
   std::vector<Region> regions;
   for (const StoredTensor& tensor : manifest.tensors) {
@@ -105,6 +132,9 @@ std::vector<Region> regions_of(const Manifest& manifest, int file_idx) {
 }
 
 std::string manifest_defect(const Manifest& manifest) {
+  if (!is_run_id(manifest.run)) return concat("'", manifest.run, "' is no name of a run");
+  if (manifest.parent && !is_run_id(manifest.parent->run))
+    return concat("'", manifest.parent->run, "' is no name of the parent's run");
   if (manifest.step < 0) return "the step is negative";
   if (manifest.chunk_bytes < 8 || manifest.chunk_bytes % 8 != 0) {
     return concat("chunks of ", manifest.chunk_bytes, " bytes");

@@ -20,7 +20,8 @@
 
 namespace ferry {
 
-constexpr int64_t kFormatVersion = 1;
+/// What is written. Version 1, which knew no runs, is read as well.
+constexpr int64_t kFormatVersion = 2;
 constexpr int64_t kMaxManifestBytes = int64_t{64} << 20;
 
 /// Scalars of the training state by name ("step", "data/position", ...). Doubles must be finite.
@@ -61,13 +62,16 @@ struct Region {
   int64_t bytes = 0;
 };
 
-/// An earlier checkpoint, by step and root digest.
+/// An earlier checkpoint, by step and root digest, and the run that wrote it (run_id.h).
 struct CheckpointName {
   int64_t step = 0;
   std::string root;
+  std::string run = {};
 };
 
 struct Manifest {
+  int64_t version = kFormatVersion;
+  std::string run;      // see run_id.h
   std::string writer;   // program and version
   std::string created;  // UTC, ISO 8601
   int64_t attempt = 0;
@@ -86,6 +90,10 @@ struct Manifest {
 /// SHA-256 over names, types, shapes and digests of all tensors and over all scalars: the training
 /// state alone. It depends neither on how ranks cut tensors nor on time, attempt or configuration.
 std::string root_digest(const Manifest& manifest);
+
+/// SHA-256 of the values of a configuration: its text without comments, blanks at the ends of lines
+/// and empty lines.
+std::string config_digest(const std::string& config);
 
 std::string manifest_text(const Manifest& manifest);
 /// `where` names the file in messages. Throws Error(Storage); a returned manifest is consistent:

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "checkpoint/manifest.h"
+#include "checkpoint/run_id.h"
 #include "checkpoint/sha256.h"
 #include "core/check.h"
 
@@ -69,9 +70,18 @@ State state_from_json(const Json& json) {
   return state;
 }
 
-Json parent_json(const std::optional<CheckpointName>& parent) {
-  if (!parent) return nullptr;
-  return {{"step", parent->step}, {"root", parent->root}};
+constexpr int64_t kFirstVersion = 1;  // has neither "run" nor "config_digest"
+
+Json parent_json(const Manifest& manifest) {
+  if (!manifest.parent) return nullptr;
+  Json json = {{"step", manifest.parent->step}, {"root", manifest.parent->root}};
+  if (manifest.version > kFirstVersion) json["run"] = manifest.parent->run;
+  return json;
+}
+
+CheckpointName parent_from_json(const Json& json, int64_t version) {
+  return {json.at("step").get<int64_t>(), json.at("root").get<std::string>(),
+          version > kFirstVersion ? json.at("run").get<std::string>() : kUnknownRun};
 }
 
 /// One element a line, so that people can read and compare manifests.
@@ -85,17 +95,20 @@ std::string lines_json(const std::vector<Item>& items) {
 Manifest manifest_from_json(const Json& json) {
   const Json& version = json.at("version");
   if (json.at("format") != kFormatName) fail(ExitCode::Storage, "it is not of a Ferry checkpoint");
-  if (version != kFormatVersion) {
+  if (version != kFormatVersion && version != kFirstVersion) {
     fail(ExitCode::Storage, "it has format version ", version.dump(), ", and this program reads ",
-         kFormatVersion, ": use the version of Ferry that wrote it, or a newer one");
+         kFirstVersion, " to ", kFormatVersion,
+         ": use the version of Ferry that wrote it, or a newer one");
   }
   Manifest manifest;
+  version.get_to(manifest.version);
+  manifest.run = manifest.version > kFirstVersion ? json.at("run").get<std::string>() : kUnknownRun;
   json.at("writer").get_to(manifest.writer);
   json.at("created").get_to(manifest.created);
   json.at("attempt").get_to(manifest.attempt);
   json.at("step").get_to(manifest.step);
   if (const Json& parent = json.at("parent"); !parent.is_null()) {
-    manifest.parent = {parent.at("step").get<int64_t>(), parent.at("root").get<std::string>()};
+    manifest.parent = parent_from_json(parent, manifest.version);
   }
   json.at("layout").get_to(manifest.layout);
   json.at("config").get_to(manifest.config);
@@ -197,15 +210,18 @@ std::string manifest_text(const Manifest& manifest) {
     text += fmt::format("{}\n\"{}\": {}", text.size() > 1 ? "," : "", key, value);
   };
   add("format", Json(kFormatName).dump());
-  add("version", Json(kFormatVersion).dump());
+  add("version", Json(manifest.version).dump());
+  if (manifest.version > kFirstVersion) add("run", Json(manifest.run).dump());
   add("writer", Json(manifest.writer).dump());
   add("created", Json(manifest.created).dump());
   add("attempt", Json(manifest.attempt).dump());
   add("step", Json(manifest.step).dump());
   add("root", Json(root_digest(manifest)).dump());
-  add("parent", parent_json(manifest.parent).dump());
+  add("parent", parent_json(manifest).dump());
   add("layout", Json(manifest.layout).dump());
   add("config", Json(manifest.config).dump());
+  if (manifest.version > kFirstVersion)
+    add("config_digest", Json(config_digest(manifest.config)).dump());
   add("state", state_json(manifest.state).dump());
   add("chunk_bytes", Json(manifest.chunk_bytes).dump());
   add("files", lines_json(manifest.files));

@@ -34,13 +34,17 @@ class Checkpoint {
   std::string root() const { return root_digest(manifest_); }
 
   /// Fills every element of every slice. Throws Error(Storage) if a tensor is absent or of another
-  /// dtype or shape, or if bytes do not match their digests; memory is then partly written.
-  LoadReport load(std::span<const SliceToLoad> slices) const;
+  /// dtype or shape, or if bytes do not match their digests; memory is then partly written. Reads
+  /// every chunk that has some of it once, on `num_threads` threads or as many as choose_io_threads
+  /// says, each of which has memory for one chunk. Of several damages the first one is named, by
+  /// file and place in it.
+  LoadReport load(std::span<const SliceToLoad> slices, int num_threads = 0) const;
 
   /// Checks every byte of one file. `from_device` drops cached pages first. Adds the parts of
   /// tensor digests that lie in the file to `sums` (one per tensor of the manifest) unless it is
-  /// null.
-  void verify_file(int file_idx, bool from_device, std::vector<Digest128>* sums) const;
+  /// null. Threads, memory and errors as for load.
+  void verify_file(int file_idx, bool from_device, std::vector<Digest128>* sums,
+                   int num_threads = 0) const;
   /// Checks every byte of all files, and computes all tensor digests again.
   void verify() const;
 

@@ -19,6 +19,28 @@ int64_t index_in(const Box& box, std::span<const int64_t> point) {
   return index;
 }
 
+/// The smallest box that has the elements of `box` with row-major indices [begin, end), which are
+/// not none: one index in the outer dims, a range in one, everything in the inner ones.
+Box box_of_range(const Box& box, int64_t begin, int64_t end) {
+  std::array<int64_t, Shape::kMaxRank> offset{}, extent{};
+  const int rank = box.extent.rank();
+  int64_t inner = box.numel();
+  bool is_split = false;
+  for (int d = 0; d < rank; ++d) {
+    inner /= box.extent[d];
+    const int64_t first = is_split ? 0 : begin / inner;
+    const int64_t last = is_split ? box.extent[d] - 1 : (end - 1) / inner;
+    offset[d] = box.offset[d] + first;
+    extent[d] = last - first + 1;
+    is_split = is_split || last > first;
+    begin -= first * inner;
+    end -= first * inner;
+  }
+  const auto count = static_cast<size_t>(rank);
+  return {box.global, Shape(std::span<const int64_t>(offset.data(), count)),
+          Shape(std::span<const int64_t>(extent.data(), count))};
+}
+
 }  // namespace
 
 Box whole_box(const Shape& global) {
@@ -86,6 +108,16 @@ void for_each_run(const Box& part, const Box& a, const Box& b,
     }
     if (d < 0) return;
   }
+}
+
+void for_each_run_within(const Box& part, const Box& a, const Box& b, int64_t begin, int64_t end,
+                         const std::function<void(int64_t, int64_t, int64_t)>& visit) {
+  if (begin >= end) return;
+  const Box near = intersect(part, box_of_range(a, begin, end));
+  for_each_run(near, a, b, [&](int64_t in_a, int64_t in_b, int64_t count) {
+    const int64_t first = std::max(in_a, begin), last = std::min(in_a + count, end);
+    if (first < last) visit(first, in_b + first - in_a, last - first);
+  });
 }
 
 std::string tiling_defect(const Shape& global, std::span<const Box> boxes) {

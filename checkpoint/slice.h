@@ -42,6 +42,11 @@ Box intersect(const Box& a, const Box& b);
 void for_each_run(const Box& part, const Box& a, const Box& b,
                   const std::function<void(int64_t, int64_t, int64_t)>& visit);
 
+/// The same, but only for elements of `part` whose index in `a` is in [begin, end). Takes time for
+/// these elements alone, not for all of the part.
+void for_each_run_within(const Box& part, const Box& a, const Box& b, int64_t begin, int64_t end,
+                         const std::function<void(int64_t, int64_t, int64_t)>& visit);
+
 /// What keeps the boxes from covering every element of `global` exactly once, or an empty string.
 std::string tiling_defect(const Shape& global, std::span<const Box> boxes);
 

@@ -11,7 +11,9 @@
 #include "checkpoint/directory.h"
 #include "checkpoint/global_file.h"
 #include "checkpoint/latest.h"
+#include "checkpoint/preflight.h"
 #include "checkpoint/retention.h"
+#include "checkpoint/run_id.h"
 #include "checkpoint/shard_file.h"
 #include "core/check.h"
 
@@ -44,7 +46,8 @@ class Saver {
     try {
       publish(write_shards());
       const auto verify_start = Clock::now();
-      if (request_.verify) verify_together(final_, true, control_, file_system_);
+      if (request_.verify)
+        verify_together(final_, true, control_, file_system_, request_.io_threads);
       report_.verify_seconds = seconds_since(verify_start);
     } catch (const Error& error) {
       const std::string trouble = control_.rank() == 0 ? withdraw() : "";
@@ -68,10 +71,13 @@ class Saver {
       int64_t bytes = 0;
       for (const std::string& size : sizes) bytes += std::stoll(size);
       require_newest_attempt(file_system_, request_.run_dir, request_.attempt);
-      require_free_space(file_system_, request_.run_dir, bytes);
+      const Path folder = checkpoint_folder(request_.run_dir);
+      // A shard of each rank, global.h5, the manifest, LATEST and the directories.
+      require_storage(file_system_, folder, bytes, control_.size() + 8);
       // What this attempt itself left behind when an earlier save of the step failed.
       if (file_system_.exists(temporary_)) remove_tree(file_system_, temporary_);
       file_system_.make_directory(temporary_);
+      probe_storage(file_system_, temporary_);
       return std::string();
     });
   }
@@ -83,7 +89,7 @@ class Saver {
       if (!has_content) return std::string();
       const ShardReport shard =
           write_shard(file_system_, temporary_, shard_file_name(control_.rank()), request_.slices,
-                      request_.chunk_bytes);
+                      request_.chunk_bytes, request_.io_threads);
       Json tensors = Json::array();
       for (const StoredTensor& tensor : shard.tensors) tensors.push_back(to_json(tensor));
       return Json{{"file", to_json(shard.file)},
@@ -119,11 +125,13 @@ class Saver {
       report_.sync_seconds = std::max<double>(report_.sync_seconds, shard.at("sync_seconds"));
     }
     for (auto& [name, tensor] : tensors) manifest.tensors.push_back(std::move(tensor));
+    manifest.run = read_run_id(file_system_, request_.run_dir);
     manifest.writer = request_.writer;
     manifest.created = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
     manifest.attempt = request_.attempt;
     manifest.step = request_.step;
     manifest.parent = request_.parent;
+    if (manifest.parent && manifest.parent->run.empty()) manifest.parent->run = manifest.run;
     manifest.layout = request_.layout;
     manifest.config = request_.config;
     manifest.state = request_.state;
@@ -151,13 +159,27 @@ class Saver {
         drop_aside();
         file_system_.rename(final_, aside_);
       }
-      file_system_.rename(temporary_, final_);
-      is_published_ = true;
+      rename_to_final();
       file_system_.sync_directory(final_.parent_path());
+      // On a network file system a return code alone proves nothing.
+      if (read_text(file_system_, final_ / kManifestFileName, kMaxManifestBytes) != text)
+        fail(ExitCode::Storage, (final_ / kManifestFileName).native(),
+             " is not what was written: does another program write there?");
       report_.root = root_digest(manifest);
       report_.bytes = manifest.total_bytes();
       return std::string();
     });
+  }
+
+  /// On a network file system a rename may report an error although it was made, because the first
+  /// answer was lost: which of the two names is there tells.
+  void rename_to_final() {
+    try {
+      file_system_.rename(temporary_, final_);
+    } catch (const Error&) {
+      if (file_system_.exists(temporary_) || !file_system_.exists(final_)) throw;
+    }
+    is_published_ = true;
   }
 
   /// Undoes what a failed save left; what cannot be undone is said in the returned text.

@@ -2,8 +2,8 @@
 
 // Saves a checkpoint so that at every moment, whatever fails, the newest acknowledged one is whole.
 // The order is the protocol: shards written and synced -> their digests gathered -> manifest
-// written and synced -> directory synced -> renamed to its final name -> parent synced ->
-// everything read back and checked -> acknowledged -> older ones deleted.
+// written and synced -> directory synced -> renamed to its final name -> parent synced -> manifest
+// read back -> everything read back and checked -> acknowledged -> older ones deleted.
 
 #include <map>
 #include <optional>
@@ -31,10 +31,11 @@ struct SaveRequest {
   std::string config;                          // TOML, UTF-8
   std::string layout;
   std::string writer = "ferry";          // program and version
-  std::optional<CheckpointName> parent;  // the checkpoint before this one
+  std::optional<CheckpointName> parent;  // the checkpoint before this one; run empty: of this run
   int keep = 3;                          // at least 2
-  bool verify = true;                    // read everything back before acknowledging
+  bool verify = true;                    // read all files back, not only the manifest
   int64_t chunk_bytes = int64_t{4} << 20;
+  int io_threads = 0;  // of every rank; 0: as many as choose_io_threads says
   FileSystem* file_system = &posix_file_system();
 };
 

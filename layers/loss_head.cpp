@@ -53,6 +53,7 @@ Tensor LossHead::forward(Pass& pass, const Tensor& x) {
     const int64_t end = std::min(begin + chunk, num_tokens);
     const Tensor part = logits.rows(0, end - begin), x_part = all.rows(begin, end);
     gemm(stream, part, x_part, Transpose::No, weight_.value, Transpose::Yes);
+    if (observer_) observer_(stream, part);
     chunk_loss(pass, token_loss.rows(begin, end), loss_sum, part, begin, with_gradient);
     if (!with_gradient) continue;
     gemm(stream, weight_.grad, part, Transpose::Yes, x_part, Transpose::No, 1);

@@ -10,6 +10,8 @@
 // Tensor-parallel ranks have the logits of a part of the vocabulary each, of all T tokens, and
 // exchange three numbers per token; every rank returns all token losses.
 
+#include <functional>
+
 #include "core/module.h"
 #include "layers/tensor_parallel.h"
 
@@ -35,6 +37,11 @@ class LossHead final : public Module {
   /// with its name (hence its initial values), its gradient summed over both stages.
   void tie_across_stages();
 
+  /// Called in forward with each chunk of logits [rows, this rank's columns], in the order of
+  /// tokens, before they are overwritten.
+  using LogitObserver = std::function<void(Stream& stream, const Tensor& logits)>;
+  void observe_logits(LogitObserver observer) { observer_ = std::move(observer); }
+
   /// x [T, hidden], or what lies between the regions of `tensor`. Adds the sum of token losses to
   /// the step total "loss" [1] (of tensor-parallel ranks only the first one adds, so that a sum
   /// over all ranks is right); returns the losses of the T tokens, [T] in accumulate_dtype.
@@ -54,6 +61,7 @@ class LossHead final : public Module {
   Parameter& weight_;
   TensorParallel tensor_;
   int64_t max_logit_bytes_;
+  LogitObserver observer_;
 };
 
 }  // namespace ferry

@@ -151,6 +151,7 @@ void HybridDeviceOptimizer::move(Stream& stream, const Parameter& parameter, boo
 void HybridDeviceOptimizer::set_fraction(Stream& stream, double fraction) {
   wait_all_values(stream);
   finish_update();
+  if (guard_) guard_->wait_for_end();
   const std::map<const Parameter*, bool> before = on_host_;
   settings_.fraction = fraction;
   choose_places();
@@ -159,6 +160,11 @@ void HybridDeviceOptimizer::set_fraction(Stream& stream, double fraction) {
     if (on_host(*parameter) != was_on_host) move(stream, *parameter, !was_on_host);
   make_chunks();
   reserve();
+}
+
+void HybridDeviceOptimizer::set_guard(std::shared_ptr<CopyOnWrite> guard) {
+  finish_update();
+  guard_ = std::move(guard);
 }
 
 const ParameterState& HybridDeviceOptimizer::state(const Parameter& parameter) {

@@ -74,8 +74,11 @@ class HybridDeviceOptimizer final : public StateStore {
   void wait_values(Stream& stream, int block) override;
   void wait_all_values(Stream& stream) override;
   bool updates_later() const override { return settings_.overlap; }
+  void set_guard(std::shared_ptr<CopyOnWrite> guard) override;
+  bool is_guarded(const Parameter& parameter) const override { return on_host(parameter); }
 
-  /// Moves state so that the host has this fraction from now on. Between steps. Waits for it.
+  /// Moves state so that the host has this fraction from now on. Between steps. Waits for it, and
+  /// before that for the guard's reader.
   void set_fraction(Stream& stream, double fraction);
   double fraction() const { return settings_.fraction; }
   std::vector<OptimizerPlace> places() const;
@@ -163,6 +166,7 @@ class HybridDeviceOptimizer final : public StateStore {
   WorkerPool workers_;
   std::map<const Parameter*, bool> on_host_;
   std::map<const Parameter*, ParameterState> states_;
+  std::shared_ptr<CopyOnWrite> guard_;  // null: nobody reads while states change
 
   std::unique_ptr<Stream> to_host_, to_device_;
   std::vector<Chunk> chunks_;  // in the order of forward, but tied parameters first

@@ -176,6 +176,11 @@ Tensor HybridDeviceOptimizer::update_on_host(const Job& job, const UpdateScalars
     ParameterState state{piece->state.master.rows(begin, end), {}};
     for (const Tensor& moment : piece->state.moments)
       state.moments.push_back(moment.rows(begin, end));
+    if (guard_) {
+      guard_->before_change(state.master.raw(), state.master.bytes());
+      for (const Tensor& moment : state.moments)
+        guard_->before_change(moment.raw(), moment.bytes());
+    }
     rule_.update_on_host(values.rows(piece->offset + begin, piece->offset + end), state,
                          job.gradients.rows(piece->offset + begin, piece->offset + end),
                          scalars_of(*piece->parameter, scalars));

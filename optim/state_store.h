@@ -10,9 +10,11 @@
 // and then the next forward calls wait_values before each block.
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
+#include "core/copy_on_write.h"
 #include "core/parameter.h"
 #include "optim/update_rule.h"
 
@@ -43,6 +45,14 @@ class StateStore {
   virtual void wait_all_values(Stream& /*stream*/) {}
   /// True if update() returns before all updates are made, so that wait_values may block the host.
   virtual bool updates_later() const { return false; }
+
+  /// From now on, before state of a parameter that is_guarded() changes, guard->before_change() is
+  /// called, by any thread. What moves such state waits until the guard's reader has ended. Between
+  /// steps; all updates are done.
+  virtual void set_guard(std::shared_ptr<CopyOnWrite> /*guard*/) {}
+  /// Whether the state is in host memory that a guard is asked about. All other state changes on
+  /// the stream of update() only.
+  virtual bool is_guarded(const Parameter& /*parameter*/) const { return false; }
 };
 
 /// Types of the moments on the device, where less than full precision will do; unset: full.

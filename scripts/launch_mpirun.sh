@@ -6,7 +6,8 @@
 #   -n RANKS          ranks in all; one for each GPU
 #   --hostfile FILE   lines `HOST slots=RANKS`; ferry, the configuration, the data and the run
 #                     directory must be at the same path on every host
-#   --grace SECONDS   how long a run that was asked to stop may take to save (default 300)
+#   --grace SECONDS   how long a run that was asked to stop may take to save (default 300); the run
+#                     warns after its first save if that may be too short
 #   MPIRUN OPTIONS    go to mpirun as they are, for example --oversubscribe
 #
 # Example: scripts/launch_mpirun.sh -n 16 --hostfile hosts -- configs/quickstart.toml run.steps=100
@@ -54,6 +55,7 @@ shift
 command -v mpirun >/dev/null || refuse "there is no mpirun: install Open MPI"
 
 export OPENBLAS_NUM_THREADS=${OPENBLAS_NUM_THREADS:-1}
+export FERRY_GRACE_S=$grace
 # mpirun refuses root, which is what one is in most containers.
 if [ "$(id -u)" = 0 ]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

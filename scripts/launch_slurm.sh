@@ -54,6 +54,7 @@ ferry=${FERRY:-$PWD/build/ferry}
   exit 2
 }
 export OPENBLAS_NUM_THREADS=${OPENBLAS_NUM_THREADS:-1}
+export FERRY_GRACE_S=${FERRY_GRACE_S:-300}  # as --signal above
 
 # To the tasks of all steps, and not to this script.
 # shellcheck disable=SC2317 # called by traps

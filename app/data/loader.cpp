@@ -47,6 +47,7 @@ Microbatch Loader::next() {
   }
   changed_.notify_all();
   consumed_samples_ += config_.micro * config_.dp_size;
+  if (config_.on_next) config_.on_next(microbatch);
   return microbatch;
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -33,7 +34,8 @@ struct LoaderConfig {
   int64_t pad = -1;              // label not trained on; as an input it becomes 0. -1: none
   int64_t eod = -1;              // with eod_mask_loss: input after which nothing is predicted
   bool eod_mask_loss = false;
-  int64_t prefetch = 4;  // micro-batches kept ready
+  int64_t prefetch = 4;                            // micro-batches kept ready
+  std::function<void(const Microbatch&)> on_next;  // sees each micro-batch that next() returns
 };
 
 /// Micro-step k takes the micro * dp_size samples from consumed_samples + k * micro * dp_size on;

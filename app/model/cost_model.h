@@ -84,8 +84,13 @@ struct MemoryEstimate {
   int64_t workspace = 0;    // gradients of activations of the widest layer, and library workspace
   int64_t host = 0;         // page-locked, on the host: not in the total
   int64_t pageable = 0;     // on the host: not in the total
+  // On the host for saves beside training, in neither: page-locked for state that is copied from
+  // the device, and pageable for state that is there and changes before it is written.
+  int64_t save_staging = 0;
+  int64_t save_copies = 0;
   OptimizerBytes optimizer_bytes;
   int64_t total() const;
+  int64_t on_host() const { return host + pageable + save_staging + save_copies; }
 };
 
 /// Layers with experts.

@@ -80,6 +80,8 @@ class Gpt {
   /// the part; the number of the first one is `first_block`.
   std::vector<std::vector<Parameter*>> parameters_by_block();
   int num_blocks() const;
+  /// Null in a part without it.
+  LossHead* head() { return head_.get(); }
   void number_blocks_from(int first_block) { first_block_ = first_block; }
 
   /// The step total "expert_tokens/..." of each MoE layer of the part.

@@ -25,6 +25,10 @@ class Runtime {
   virtual int local_size() const = 0;
   virtual std::string host_name() const = 0;
   virtual Control& control() = 0;
+  /// Another control plane of all ranks, for a thread beside the one that uses control(): their
+  /// calls do not meet. Collective, in the order of control()'s calls; `name` is for messages. Must
+  /// not outlive this.
+  virtual std::unique_ptr<Control> make_control(const std::string& name) = 0;
   /// All ranks, for host tensors and (staged) device tensors.
   virtual std::unique_ptr<Group> world_group() = 0;
   /// All ranks through NCCL on `device`'s GPU; Error(Resource) without NCCL or where two ranks

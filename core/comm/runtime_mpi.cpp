@@ -44,6 +44,9 @@ class SoloRuntime final : public Runtime {
   int local_size() const override { return 1; }
   std::string host_name() const override { return this_host(); }
   Control& control() override { return control_; }
+  std::unique_ptr<Control> make_control(const std::string&) override {
+    return std::make_unique<SoloControl>();
+  }
   std::unique_ptr<Group> world_group() override { return make_solo_group(); }
   std::unique_ptr<Group> world_nccl_group(Device&) override { return make_solo_group(); }
   [[noreturn]] void abort(int exit_code) override {
@@ -57,7 +60,8 @@ class SoloRuntime final : public Runtime {
 
 class MpiControl final : public Control {
  public:
-  explicit MpiControl(MPI_Comm comm) : comm_(MpiCommunicator::duplicate(comm)) {}
+  explicit MpiControl(MPI_Comm comm, std::string name = "")
+      : comm_(MpiCommunicator::duplicate(comm)), name_(std::move(name)) {}
   int rank() const override { return comm_.rank(); }
   int size() const override { return comm_.size(); }
 
@@ -118,9 +122,11 @@ class MpiControl final : public Control {
     return static_cast<int>(length);
   }
   std::string text(const char* op, const std::string& what) const {
-    return concat(op, " '", what, "' on rank ", rank(), '/', size());
+    return concat(op, " '", what, "' on rank ", rank(), '/', size(),
+                  name_.empty() ? "" : " of control plane ", name_);
   }
   MpiCommunicator comm_;
+  std::string name_;
 };
 
 class MpiRuntime final : public Runtime {
@@ -170,6 +176,9 @@ class MpiRuntime final : public Runtime {
   int local_size() const override { return local_size_; }
   std::string host_name() const override { return this_host(); }
   Control& control() override { return *control_; }
+  std::unique_ptr<Control> make_control(const std::string& name) override {
+    return std::make_unique<MpiControl>(MPI_COMM_WORLD, name);
+  }
   std::unique_ptr<Group> world_group() override { return make_mpi_group(MPI_COMM_WORLD, "world"); }
   std::unique_ptr<Group> world_nccl_group(Device& device) override {
     return make_nccl_group(device, *control_, "world");

@@ -332,7 +332,8 @@ class ThreadGroup final : public Group {
 
 class ThreadControl final : public Control {
  public:
-  ThreadControl(ThreadRoom& room, int rank, int size) : room_(room), rank_(rank), size_(size) {}
+  ThreadControl(ThreadRoom& room, int id, int rank, int size)
+      : room_(room), id_(id), rank_(rank), size_(size) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
@@ -358,16 +359,25 @@ class ThreadControl final : public Control {
         .text;
   }
 
+  std::unique_ptr<Control> make_another(const std::string& name) {
+    const int id = meet("another control plane", name, {}, [this](Parts& parts) {
+                     const int group = room_.new_group();
+                     for (Part* part : parts) part->new_group = group;
+                   }).new_group;
+    return std::make_unique<ThreadControl>(room_, id, rank_, size_);
+  }
+
  private:
   Part meet(const std::string& call, const std::string& what, const std::string& text,
             const std::function<void(Parts&)>& body) {
     Part part{.call = call, .text = text};
-    room_.meet({kControl, -1, -1, num_calls_++}, rank_, size_, part,
+    room_.meet({id_, -1, -1, num_calls_++}, rank_, size_, part,
                concat(call, " '", what, "' on rank ", rank_, '/', size_), body);
     return part;
   }
 
   ThreadRoom& room_;
+  int id_;  // kControl, or one that no group has
   int rank_;
   int size_;
   int64_t num_calls_ = 0;
@@ -381,7 +391,7 @@ ThreadWorld::ThreadWorld(int size, double timeout_s)
   const int id = room_->new_group();
   CHECK(id == 0, "the world is the first group");
   for (int rank = 0; rank < size; ++rank)
-    controls_.push_back(std::make_unique<ThreadControl>(*room_, rank, size));
+    controls_.push_back(std::make_unique<ThreadControl>(*room_, kControl, rank, size));
 }
 
 ThreadWorld::~ThreadWorld() = default;
@@ -394,6 +404,10 @@ std::unique_ptr<Group> ThreadWorld::group(int rank) {
 Control& ThreadWorld::control(int rank) {
   CHECK(rank >= 0 && rank < size(), "rank ", rank, " of ", size());
   return *controls_[static_cast<size_t>(rank)];
+}
+
+std::unique_ptr<Control> ThreadWorld::make_control(int rank, const std::string& name) {
+  return dynamic_cast<ThreadControl&>(control(rank)).make_another(name);
 }
 
 void ThreadWorld::fail_all(const std::string& reason) { room_->fail_all(reason); }

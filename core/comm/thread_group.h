@@ -28,6 +28,8 @@ class ThreadWorld {
   /// All ranks, as `rank` sees them. Call once for each rank; the group may outlive the world.
   std::unique_ptr<Group> group(int rank);
   Control& control(int rank);
+  /// Runtime::make_control() of `rank`. Must not outlive the world.
+  std::unique_ptr<Control> make_control(int rank, const std::string& name);
   /// Ends every wait, now and later, with Error(ExitCode::Lost) that gives this reason. The first
   /// reason stays.
   void fail_all(const std::string& reason);

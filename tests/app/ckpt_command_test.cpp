@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/directory.h"
+#include "checkpoint/run_id.h"
 #include "checkpoint/writer.h"
 #include "core/check.h"
 #include "core/comm/control.h"
@@ -62,8 +64,10 @@ class CkptCommand : public ::testing::Test {
     request.keep = 100;
     return request;
   }
-  static SaveReport save(const Path& run_dir, int64_t step, const std::vector<float>& weight) {
+  static SaveReport save(const Path& run_dir, int64_t step, const std::vector<float>& weight,
+                         std::optional<CheckpointName> parent = {}) {
     SaveRequest request = request_of(run_dir, step);
+    request.parent = parent;
     const SliceToSave slice{
         "model/embedding/weight", DType::F32, {10, 6}, {0, 0}, {10, 6}, weight.data()};
     request.slices = {&slice, 1};
@@ -85,6 +89,35 @@ TEST_F(CkptCommand, ListNamesEveryStepAndWhatIsUnfinishedOrDamaged) {
               HasSubstr("unfinished  " + (run_ / "ckpt/step-00000090.a1.tmp").native()));
   EXPECT_THAT(result.out, HasSubstr("damaged  " + (run_ / "ckpt/step-00000030").native()));
   EXPECT_THAT(run({"ckpt", "list", newest_}).out, HasSubstr(newest_));
+}
+
+TEST_F(CkptCommand, ListAndShowNameTheRunAndTheConfiguration) {
+  const std::string id = read_run_id(posix_file_system(), run_.path());
+  const std::string config = config_digest("[run]\nname = \"sample\"\n");
+  EXPECT_THAT(
+      run({"ckpt", "list", run_.path().native()}).out,
+      HasSubstr(id.substr(0, 8) + "  " + config.substr(0, 8) + "  " + root_.substr(0, 16) + "  "));
+  const std::string text = run({"ckpt", "show", newest_}).out;
+  EXPECT_THAT(text, HasSubstr("run         " + id + "\nparent      none\n"));
+  EXPECT_THAT(text, HasSubstr("\nconfig " + config + "\n[run]\n"));
+  const auto json = nlohmann::json::parse(run({"ckpt", "show", newest_, "--json"}).out);
+  EXPECT_EQ(json.at("run"), id);
+  EXPECT_EQ(json.at("config_digest"), config);
+}
+
+TEST_F(CkptCommand, ListSaysWhereTheChainIsBroken) {
+  const std::vector<float> weight(60, 0.25f);
+  const std::string other_root(64, 'e'), other_run(32, 'f');
+  save(run_.path(), 90, weight, CheckpointName{60, root_});
+  save(run_.path(), 120, weight, CheckpointName{60, other_root, other_run});
+  EXPECT_THAT(run({"ckpt", "list", run_.path().native()}).out,
+              ::testing::Not(HasSubstr("goes on from")));
+  EXPECT_THAT(run({"ckpt", "show", (run_ / "ckpt/step-00000120").native()}).out,
+              HasSubstr("parent      step 60 " + other_root + " of run " + other_run + "\n"));
+  save(run_.path(), 150, weight, CheckpointName{60, other_root});
+  EXPECT_THAT(run({"ckpt", "list", run_.path().native()}).out,
+              HasSubstr("step-00000150 goes on from a step 60 with root eeeeeeeeeeeeeeee, not from "
+                        "the one above\n"));
 }
 
 TEST_F(CkptCommand, HashPrintsTheRootOfARunOrACheckpoint) {

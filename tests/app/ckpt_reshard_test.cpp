@@ -138,7 +138,7 @@ class ChangingFileSystem final : public FileSystem {
   }
   bool exists(const Path& path) override { return real_.exists(path); }
   std::vector<DirectoryEntry> list(const Path& path) override { return real_.list(path); }
-  int64_t free_bytes(const Path& path) override { return real_.free_bytes(path); }
+  StorageStatus status(const Path& path) override { return real_.status(path); }
   std::unique_ptr<File> create(const Path& path) override { return real_.create(path); }
   void make_directory(const Path& path) override { real_.make_directory(path); }
   void sync_directory(const Path& path) override { real_.sync_directory(path); }

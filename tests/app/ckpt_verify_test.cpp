@@ -85,5 +85,31 @@ TEST_F(CkptVerify, ManyLostTensorsAreCounted) {
                                  HasSubstr("\n  lost: 3 more")));
 }
 
+TEST_F(CkptVerify, NamesTheByteOfAShardThatIsNoTensors) {
+  testing::flip_bit(directory_ / "shard-00001.h5", 40, 3);
+  EXPECT_THAT(complaint(),
+              AllOf(HasSubstr("its HDF5 structure does not match the digest"),
+                    HasSubstr("\n  damaged: byte 40 of shard-00001.h5, of 1 that are not what was "
+                              "written\n  why : these bytes are no tensor's"),
+                    Not(HasSubstr("lost"))));
+}
+
+TEST_F(CkptVerify, NamesTheRangesOfAFileThatItCannotMakeAgain) {
+  // Without the descriptions that a run gives.
+  testing::flip_bit(directory_ / "global.h5", 40, 3);
+  const int64_t end = manifest_.files[2].bytes - 1;
+  ASSERT_EQ(manifest_.files[2].name, "global.h5");
+  EXPECT_THAT(complaint(),
+              HasSubstr(concat("\n  damaged: global.h5 somewhere in bytes 0 to ", end)));
+}
+
+TEST_F(CkptVerify, AllDamagedStructuresAreNamed) {
+  testing::flip_bit(directory_ / "shard-00000.h5", 20, 3);
+  testing::flip_bit(directory_ / "shard-00001.h5", 24, 3);
+  testing::flip_bit(directory_ / "shard-00001.h5", 25, 3);
+  EXPECT_THAT(complaint(), AllOf(HasSubstr("damaged: byte 20 of shard-00000.h5, of 1 that"),
+                                 HasSubstr("damaged: byte 24 of shard-00001.h5, of 2 that")));
+}
+
 }  // namespace
 }  // namespace ferry

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -67,6 +68,20 @@ TEST_F(EvalCommand, GivesTheLossThatTrainingLogged) {
   ASSERT_EQ(ferry({older, "--batches", "1"}), 0) << err_;
   EXPECT_THAT(out_, ::testing::MatchesRegex(
                         "step 2 \\| valid loss 4\\..... \\| perplexity .* \\| 128 tokens\n"));
+}
+
+TEST_F(EvalCommand, WritesTheLogitsOfSoManySamples) {
+  train({});
+  const std::string file = (dir_ / "logits.npy").string();
+  ASSERT_EQ(ferry({run_, "--logits", file, "--samples", "3"}), 0) << err_;  // of micro-batches of 2
+  EXPECT_THAT(out_, HasSubstr("logits of 3 samples in " + file));
+  EXPECT_EQ(std::filesystem::file_size(file), 128u + 3 * 16 * 64 * sizeof(float));
+  EXPECT_EQ(ferry({run_, "--logits", file}), 4);
+  EXPECT_THAT(err_, HasSubstr("cannot create " + file));
+  const std::string other = (dir_ / "other.npy").string();
+  ASSERT_EQ(ferry({run_, "--json", "--logits", other}), 0) << err_;
+  EXPECT_EQ(nlohmann::json::parse(out_).at("logits"), other);
+  EXPECT_EQ(nlohmann::json::parse(out_).at("logit_samples"), 4);
 }
 
 TEST_F(EvalCommand, WhatIsNoCheckpointIsAStorageError) {

@@ -120,17 +120,18 @@ MemoryEstimate estimate() {
 }
 
 TEST(HostMemoryProblem, NamesWhatIsNeededWhatThereIsAndWhatToDo) {
-  OptimizerOffloadTable offload;
-  offload.overlap_d2h_h2d = true;
+  RunConfig config;
+  config.optimizer.offload.overlap_d2h_h2d = true;
   const MemoryEstimate one = estimate();
   const int64_t own = one.host + one.pageable;
-  EXPECT_EQ(host_memory_problem(one, own, 1, {own, "/proc/meminfo"}, offload), "");
+  EXPECT_EQ(host_memory_problem(one, own, 1, {own, "/proc/meminfo"}, config), "");
   EXPECT_EQ(
-      host_memory_problem(one, own, 1, {own - kGiB, "/proc/meminfo"}, offload),
+      host_memory_problem(one, own, 1, {own - kGiB, "/proc/meminfo"}, config),
       "the host has too little memory: 16.62 GiB are needed, 15.62 GiB are available\n"
       "  --> /proc/meminfo\n"
       "  why : this rank needs 12.00 GiB for masters and moments, 4.00 for gradients and 0.12 for "
-      "weights on their way, 0.50 for activations and weights of layers\n"
+      "weights on their way, 0.50 for activations and weights of layers, 0.00 for "
+      "saves beside training\n"
       "  try : a smaller optimizer.offload.fraction, or optimizer.offload.overlap_d2h_h2d = false, "
       "or less activation or layer offload, or a host with more memory");
 }
@@ -147,6 +148,15 @@ TEST(HostMemoryProblem, OffersOnlyWhatHelps) {
   const std::string activations = host_memory_problem(one, kGiB, 1, {0, "x"}, {});
   EXPECT_THAT(activations, HasSubstr("try : less activation or layer offload"));
   EXPECT_THAT(activations, Not(HasSubstr("fraction")));
+  EXPECT_THAT(activations, Not(HasSubstr("checkpoint")));
+  one = {};
+  one.save_staging = 2 * kGiB;
+  const std::string staging = host_memory_problem(one, 2 * kGiB, 1, {0, "x"}, {});
+  EXPECT_THAT(staging, HasSubstr("2.00 for saves beside training"));
+  EXPECT_THAT(staging, HasSubstr("try : checkpoint.async = false, or a host"));
+  one.save_copies = kGiB;
+  EXPECT_THAT(host_memory_problem(one, 3 * kGiB, 1, {0, "x"}, {}),
+              HasSubstr("checkpoint.async = false, or a smaller checkpoint.copy_gib"));
 }
 
 // Ranks 0 and 2 are on one host, rank 1 on another.

@@ -202,14 +202,15 @@ TEST(PlanCommand, WarnsOfAHostThatIsTooSmall) {
   const RunConfig config =
       load_valid_config(source("configs/quickstart.toml"), {"optimizer.offload.enabled=true"}, 2);
   const Plan plan = make_plan(config, 2, {});
-  const int64_t need = plan.memory[0].host + plan.memory[0].pageable;
+  const int64_t need = plan.memory[0].on_host();
   ASSERT_GT(need, 0);
   EXPECT_EQ(host_warning(plan, config, {need, "there"}), "");
   const std::string warning = host_warning(plan, config, {need - 1, "there"});
   EXPECT_THAT(warning,
               ::testing::StartsWith("warning: if it ran here: the host has too little memory: "));
   EXPECT_THAT(warning, HasSubstr("\n  --> there\n"));
-  EXPECT_THAT(warning, HasSubstr("try : a smaller optimizer.offload.fraction"));
+  EXPECT_THAT(warning, HasSubstr("try : checkpoint.async = false"));
+  EXPECT_THAT(warning, HasSubstr("or a smaller optimizer.offload.fraction"));
 }
 
 TEST(PlanCommand, MegatronsEstimateIsBeside) {

@@ -218,5 +218,43 @@ TEST_F(RankMemory, ATotalIsTheSumOfItsParts) {
                                 memory.workspace);
 }
 
+// Saves beside training hold the state that a rank stores a second time: on the device's side from
+// the start, on the host's as it changes, with a limit of its own.
+TEST_F(RankMemory, SavesBesideTrainingTakeHostMemory) {
+  const auto memory = [&](const std::vector<std::string>& more, int ranks = 1) {
+    std::vector<std::string> overrides = {"model.precision=bf16", "checkpoint.every=10"};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    return stage_memory(testing::parallel_run(dir_, overrides, ranks), ranks, 0);
+  };
+  const int64_t parameters = count_parameters(testing::parallel_run(dir_).gpt()).total();
+  const auto expect = [](const MemoryEstimate& own, int64_t staging, int64_t copies) {
+    EXPECT_EQ(own.save_staging, staging);
+    EXPECT_EQ(own.save_copies, copies);
+    EXPECT_EQ(own.on_host(), own.host + own.pageable + staging + copies);
+  };
+  expect(memory({}), 12 * parameters, 0);
+  expect(memory({"optimizer.name=sgd"}), 8 * parameters, 0);
+  expect(memory({"checkpoint.async=false"}), 0, 0);
+  expect(memory({"checkpoint.every=0"}), 0, 0);
+  const auto on_host = [&](const char* fraction, const char* copy_gib) {
+    return memory({"optimizer.offload.enabled=true",
+                   concat("optimizer.offload.fraction=", fraction),
+                   concat("checkpoint.copy_gib=", copy_gib)});
+  };
+  expect(on_host("1", "0"), 0, 12 * parameters);
+  expect(on_host("1", "1e-6"), 0, 1074);
+  expect(on_host("1", "1"), 0, 12 * parameters);
+  expect(on_host("auto", "1e-6"), 0, 12 * parameters);
+  const MemoryEstimate half = on_host("0.5", "0");
+  EXPECT_GT(half.save_staging, 0);
+  EXPECT_EQ(half.save_copies, half.optimizer_bytes.host_state());
+  EXPECT_EQ(half.save_staging + half.save_copies, 12 * parameters);
+  // Ranks share what they store, also where each of them has all of it.
+  for (const char* distributed : {"true", "false"})
+    EXPECT_LT(memory({concat("optimizer.distributed=", distributed)}, 4).save_staging,
+              12 * parameters / 3)
+        << distributed;
+}
+
 }  // namespace
 }  // namespace ferry

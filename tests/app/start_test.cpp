@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <optional>
 
 #include "app/data_spec.h"
 #include "tests/app/small_run.h"
@@ -30,6 +31,9 @@ class ThreadRuntime final : public Runtime {
   int local_size() const override { return size(); }
   std::string host_name() const override { return "here"; }
   Control& control() override { return control_; }
+  std::unique_ptr<Control> make_control(const std::string&) override {
+    fail(ExitCode::Internal, "not asked for");
+  }
   std::unique_ptr<Group> world_group() override { fail(ExitCode::Internal, "not asked for"); }
   std::unique_ptr<Group> world_nccl_group(Device&) override {
     fail(ExitCode::Internal, "not asked for");
@@ -70,9 +74,10 @@ class StartTest : public ::testing::Test {
   }
 
   // Trains a step more and saves it as `step`.
-  void begin_and_save(int64_t step, const std::vector<std::string>& more = {}) {
-    const uint64_t fingerprint = data(testing::parallel_run(dir_), 1)->fingerprint();
-    begin(more, [&](TrainingRank& rank, Runtime& runtime, const Start& start) {
+  void begin_and_save(int64_t step, std::optional<uint64_t> other_fingerprint = {}) {
+    const RunConfig config = testing::parallel_run(dir_, {"parallel.tensor=2"}, 2);
+    const uint64_t fingerprint = other_fingerprint.value_or(data(config, 2)->fingerprint());
+    begin({}, [&](TrainingRank& rank, Runtime& runtime, const Start& start) {
       rank.step();
       const StateSnapshot snapshot(rank.stream(), rank.model().stored_rows(), rank.model().rule(),
                                    rank.model().store());
@@ -82,6 +87,7 @@ class StartTest : public ::testing::Test {
       request.attempt = start.attempt.number;
       request.slices = snapshot.slices();
       request.state = to_state({step, 8 * step, 128 * step}, 1, 1e-3, fingerprint);
+      request.config = resolved_toml(config);
       request.parent = start.parent;
       save_checkpoint(request, runtime.control());
     });
@@ -97,6 +103,12 @@ class StartTest : public ::testing::Test {
     return "no error";
   }
 
+  // What is said of the storage, whatever these tests run on.
+  static std::string notices(const Start& start) {
+    std::string text;
+    for (const std::string& notice : start.attempt.notices) text += "\n! " + notice;
+    return text;
+  }
   fs::path checkpoint(int64_t step) const { return run_ / "ckpt" / step_directory_name(step); }
   std::string resume(int64_t step) const {
     return "checkpoint.resume='" + checkpoint(step).string() + "'";
@@ -108,7 +120,7 @@ class StartTest : public ::testing::Test {
 
 TEST_F(StartTest, ANewRunBeginsFromScratchInADirectoryOfItsOwn) {
   const Start start = begin();
-  EXPECT_EQ(start.description, "from scratch");
+  EXPECT_EQ(start.description, "from scratch" + notices(start));
   EXPECT_EQ(start.progress.step, 0);
   EXPECT_EQ(start.attempt.number, 1);
   EXPECT_FALSE(start.parent);
@@ -127,12 +139,17 @@ TEST_F(StartTest, GoesOnFromTheNewestCheckpoint) {
   ASSERT_TRUE(start.parent);
   EXPECT_EQ(start.parent->step, 2);
   EXPECT_EQ(start.parent->root, Checkpoint::open(checkpoint(2)).root());
+  EXPECT_EQ(start.parent->run, start.attempt.run);
+  EXPECT_TRUE(start.parent_is_here);
   EXPECT_THAT(start.description,
               AllOf(StartsWith(checkpoint(2).string() + " (verified, "), HasSubstr(" MB in ")));
   // Or from the one that is named, in another directory.
   const Start named = begin({resume(1), "run.dir='" + (dir_ / "other").string() + "'"});
   EXPECT_EQ(named.progress.step, 1);
   EXPECT_EQ(named.parent->root, Checkpoint::open(checkpoint(1)).root());
+  EXPECT_EQ(named.parent->run, start.attempt.run);
+  EXPECT_NE(named.attempt.run, start.attempt.run);
+  EXPECT_FALSE(named.parent_is_here);
 }
 
 TEST_F(StartTest, LoadsTheModel) {
@@ -165,8 +182,8 @@ TEST_F(StartTest, FreshRenamesTheRunOnce) {
   begin_and_save(1);
   const Start start = begin({"run.fresh=true"});
   EXPECT_EQ(start.progress.step, 0);
-  EXPECT_EQ(start.description,
-            "from scratch\n! the earlier run was renamed to " + run_.string() + ".before-1");
+  EXPECT_EQ(start.description, "from scratch\n! the earlier run was renamed to " + run_.string() +
+                                   ".before-1" + notices(start));
   EXPECT_FALSE(fs::exists(run_.string() + ".before-2")) << "by one rank";
   const std::string inside =
       "checkpoint.resume='" + run_.string() + ".before-1/ckpt/" + step_directory_name(1) + "'";
@@ -179,19 +196,53 @@ TEST_F(StartTest, WeightsOnlyBeginsAtStepZero) {
       {resume(1), "checkpoint.weights_only=true", "run.dir='" + (dir_ / "other").string() + "'"});
   EXPECT_EQ(start.progress.step, 0);
   EXPECT_FALSE(start.parent);
-  EXPECT_EQ(start.description, "weights of " + checkpoint(1).string());
+  EXPECT_EQ(start.description, "weights of " + checkpoint(1).string() + notices(start));
   EXPECT_THAT(error_of(ExitCode::Usage, {"checkpoint.weights_only=true",
                                          "run.dir='" + (dir_ / "empty").string() + "'"}),
               HasSubstr("has no checkpoint to take weights from"));
 }
 
+TEST_F(StartTest, ChangesAreRefusedBeforeAnythingIsTouchedUnlessTheyAreAllowed) {
+  begin_and_save(1);
+  const std::string message = error_of(ExitCode::Usage, {"run.seed=5", "optimizer.lr=1e-3"});
+  EXPECT_THAT(message, AllOf(HasSubstr("run.seed      1234        5"),
+                             HasSubstr("optimizer.lr  0.002       0.001"),
+                             HasSubstr("checkpoint.allow_changes=[run.seed,optimizer.lr]")));
+  EXPECT_TRUE(fs::exists(run_ / "ckpt" / "EPOCH.000001")) << "no other attempt has begun";
+  const Start start = begin({"run.seed=5", "optimizer.lr=1e-3",
+                             "checkpoint.allow_changes=[run.seed,optimizer]", "parallel.tensor=1"});
+  EXPECT_EQ(start.progress.step, 1);
+  EXPECT_THAT(start.description,
+              AllOf(HasSubstr("! settings that are not those of the checkpoint:"),
+                    HasSubstr("optimizer.lr     0.002       0.001  (allowed)"),
+                    HasSubstr("parallel.tensor  2           1")));
+  EXPECT_EQ(begin({resume(1), "run.seed=5", "checkpoint.weights_only=true",
+                   "run.dir='" + (dir_ / "other").string() + "'"})
+                .progress.step,
+            0)
+      << "weights alone go on nowhere";
+}
+
+TEST_F(StartTest, OtherDataUnderTheSameNamesAreRefusedUnlessAllowed) {
+  begin_and_save(1, 0x123);
+  EXPECT_THAT(error_of(ExitCode::Data, {}),
+              AllOf(HasSubstr("was trained on other data\n  --> data.train"),
+                    HasSubstr("its fingerprint is 0000000000000123, that of "),
+                    HasSubstr("checkpoint.allow_changes=[data.train]")));
+  EXPECT_THAT(begin({"checkpoint.allow_changes=[data]"}).description,
+              HasSubstr("\n! other data (allowed): its fingerprint is 0000000000000123"));
+}
+
 TEST_F(StartTest, WhatDoesNotFitIsRefused) {
   begin_and_save(1);
   begin_and_save(2);
-  EXPECT_THAT(error_of(ExitCode::Storage, {"model.layers=3", "moe.layer_freq=[0,1,1]"}),
-              HasSubstr("is of another model\n  --> model/layers/3/"));
-  EXPECT_THAT(error_of(ExitCode::Data, {"run.seed=5"}),
-              AllOf(HasSubstr("was trained on other data"), HasSubstr("its fingerprint is ")));
+  const std::vector<std::string> smaller = {"model.layers=3", "moe.layer_freq=[0,1,1]"};
+  EXPECT_THAT(error_of(ExitCode::Usage, smaller),
+              AllOf(HasSubstr("step-00000002 was trained with other settings"),
+                    HasSubstr("checkpoint.allow_changes=[model.layers,moe.layer_freq]")));
+  EXPECT_THAT(
+      error_of(ExitCode::Storage, {smaller[0], smaller[1], "checkpoint.allow_changes=[model,moe]"}),
+      HasSubstr("is of another model\n  --> model/layers/3/"));
   EXPECT_THAT(error_of(ExitCode::Usage, {resume(1)}), HasSubstr("has a checkpoint of step 2"));
   EXPECT_THAT(error_of(ExitCode::Usage, {resume(1), "run.fresh=true"}),
               HasSubstr("run.fresh would rename the directory that "));

@@ -40,6 +40,13 @@ TEST_F(StopRequestTest, SaveSignalActsOnce) {
   expect(requests.poll(false), true, false);
 }
 
+TEST_F(StopRequestTest, KnowsWhatIsLeftOfTheTimeLimit) {
+  EXPECT_EQ(StopRequest(dir_.path(), {}).seconds_left(), std::nullopt);
+  const double left = StopRequest(dir_.path(), 2.0).seconds_left().value();
+  EXPECT_LE(left, 120);
+  EXPECT_GT(left, 0);
+}
+
 TEST_F(StopRequestTest, StopSignalsStay) {
   for (const int signal : {SIGUSR2, SIGTERM, SIGINT}) {
     StopRequest requests(dir_.path(), {});

@@ -164,6 +164,56 @@ TEST_F(TrainerTest, AStopAtTheLastStepIsTheEnd) {
   EXPECT_EQ(train({"run.stop_at_step=1"}), ExitCode::Done);
 }
 
+// A slow disk holds saves in flight while training goes on; what they hold is what a save that
+// stops training holds.
+TEST_F(TrainerTest, SavesBesideTrainingAreThoseOfTheirSteps) {
+  const std::vector<std::string> every = {"checkpoint.every=2", "checkpoint.keep=0"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), every.begin(), every.end());
+    return more;
+  };
+  EXPECT_EQ(train(with({"checkpoint.async=false"})), ExitCode::Done);
+  const std::vector<std::string> wanted_course = course();
+  const std::vector<std::string> wanted = {root(2), root(4), root(6)};
+  for (const auto& event : lines("events.jsonl"))
+    if (event.at("event") == "saved") {
+      EXPECT_FALSE(event.at("beside_training"));
+      EXPECT_GT(event.at("stall_s"), 0);
+    }
+  move_run_to("blocking");
+  for (const char* when_busy : {"wait", "skip"}) {
+    EXPECT_EQ(train(with({"debug.slow_writer_mb_s=5", concat("checkpoint.when_busy=", when_busy)})),
+              ExitCode::Done);
+    EXPECT_EQ(course(), wanted_course);
+    EXPECT_EQ(root(2), wanted[0]);
+    EXPECT_EQ(root(6), wanted[2]);
+    if (when_busy == std::string("wait")) {
+      EXPECT_EQ(root(4), wanted[1]);
+    }
+    bool stalled = false;
+    for (const auto& line : lines("metrics.jsonl"))
+      stalled |= line.at("exposed_s").contains("checkpoint");
+    EXPECT_TRUE(stalled);
+    EXPECT_EQ(events().back(), "done");
+    move_run_to(when_busy);
+  }
+}
+
+// The end of a run waits for the save in flight, also where it ends with an error.
+TEST_F(TrainerTest, ASaveInFlightIsDoneWhenARunEnds) {
+  const std::vector<std::string> slow = {"checkpoint.every=3", "debug.slow_writer_mb_s=5"};
+  auto overrides = slow;
+  overrides.emplace_back("debug.nonfinite_at_step=4");
+  EXPECT_THAT(error_of(ExitCode::Numerical, overrides),
+              HasSubstr("the checkpoint of step 3 is good"));
+  EXPECT_THAT(events(), ElementsAre("start", "saved", "nonfinite"));
+  move_run_to("nonfinite");
+  overrides = slow;
+  overrides.insert(overrides.end(), {"debug.throw_at.rank=0", "debug.throw_at.step=4"});
+  error_of(ExitCode::Internal, overrides);
+  EXPECT_EQ(Checkpoint::open(run_ / "ckpt" / step_directory_name(3)).step(), 3);
+}
+
 TEST_F(TrainerTest, ASaveRequestSavesAndGoesOn) {
   fs::create_directories(run_);
   std::ofstream(run_ / "SAVE") << "";
@@ -224,12 +274,14 @@ TEST_F(TrainerTest, OlderCheckpointsStandInForDamagedOnes) {
 
 TEST_F(TrainerTest, OtherDataAreRefused) {
   EXPECT_EQ(train({"run.stop_at_step=2"}), ExitCode::Done);
-  EXPECT_THAT(error_of(ExitCode::Data, {"run.seed=5"}), HasSubstr("was trained on other data"));
+  EXPECT_THAT(error_of(ExitCode::Usage, {"run.seed=5"}),
+              HasSubstr("was trained with other settings"));
 }
 
 TEST_F(TrainerTest, AnotherModelIsRefused) {
   EXPECT_EQ(train({"run.stop_at_step=2"}), ExitCode::Done);
-  EXPECT_THAT(error_of(ExitCode::Storage, {"model.layers=1", "moe.layer_freq=[0]"}),
+  EXPECT_THAT(error_of(ExitCode::Storage, {"model.layers=1", "moe.layer_freq=[0]",
+                                           "checkpoint.allow_changes=[model,moe]"}),
               HasSubstr("is of another model"));
 }
 

@@ -33,14 +33,11 @@ TEST(Validate, EveryFeatureThatIsMissingIsRefusedByName) {
       {"batch.ramp", {{"batch.ramp=[4,4,100]"}}},
       {"activation_offload.delay_until_graph", {{"activation_offload.delay_until_graph=true"}}},
       {"cuda_graph.impl", {{"cuda_graph.impl=local"}}},
-      {"checkpoint.async", {{"checkpoint.async=true"}}},
       {"data.document_mask", {{"data.document_mask=true"}}},
       {"debug.delay_copies_us", {{"debug.delay_copies_us=1"}}},
       {"debug.delay_compute_us", {{"debug.delay_compute_us=1"}}},
       {"debug.dump_routing", {{"debug.dump_routing=true"}}},
       {"debug.dump_token_loss", {{"debug.dump_token_loss=true"}}},
-      {"debug.slow_writer_mb_s", {{"debug.slow_writer_mb_s=1"}}},
-      {"debug.log_samples", {{"debug.log_samples=true"}}},
   };
   std::set<std::string> keys;
   for (const Exclusion& row : unsupported_features()) {

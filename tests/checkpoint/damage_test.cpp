@@ -160,7 +160,10 @@ TEST_F(Damage, ForgedManifestsAreRefused) {
     std::string from, to, complaint;
   };
   const std::vector<Forgery> forgeries = {
-      {"\"version\": 1", "\"version\": 2", "format version 2, and this program reads 1"},
+      {"\"version\": 2", "\"version\": 3", "format version 3, and this program reads 1 to 2"},
+      {"\"version\": 2", "\"version\": 1", "canonical"},  // which has no run
+      {"\"run\": \"", "\"run\": \"x", "is no name of a run"},
+      {"\"config_digest\": \"", "\"config_digest\": \"0", "canonical"},
       {"ferry-checkpoint", "other-checkpoint", "not of a Ferry checkpoint"},
       {"\"name\":\"shard-00000.h5\"", "\"name\":\"../shard-00000.h5\"",
        "no name of a checkpoint file"},

@@ -80,5 +80,22 @@ TEST(Digest, TensorDigestSeesEveryBitAndEveryPlace) {
   }
 }
 
+TEST(Digest, PartsOfASliceAddUp) {
+  const testing::SampleModel model;
+  for (const testing::SampleTensor& tensor : model.tensors()) {
+    const Box box = testing::SampleModel::box_of(tensor, 1, 2);
+    const std::vector<char> bytes = testing::cut(tensor, box);
+    const Digest128 whole = slice_digest(tensor.dtype, box, bytes.data());
+    for (int64_t step = 1; step <= box.numel(); ++step) {
+      Digest128 sum;
+      for (int64_t first = 0; first < box.numel(); first += step)
+        sum += slice_digest(tensor.dtype, box,
+                            bytes.data() + static_cast<size_t>(first) * size_of(tensor.dtype),
+                            first, std::min(step, box.numel() - first));
+      ASSERT_EQ(sum, whole) << tensor.name << " in parts of " << step;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ferry

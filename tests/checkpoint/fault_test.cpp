@@ -194,8 +194,8 @@ TEST(Faults, EveryFileIsSyncedAfterItsLastWriteAndTheManifestComesLast) {
   EXPECT_LT(last("fsync shard-00000.h5"), first("create MANIFEST.json"));
   EXPECT_LT(last("fsync global.h5"), first("create MANIFEST.json"));
   EXPECT_LT(last("write MANIFEST.json"), last("fsync MANIFEST.json"));
-  EXPECT_LT(last("fsync MANIFEST.json"), first("fsync step-00000030.a1.tmp"));
-  EXPECT_LT(first("fsync step-00000030.a1.tmp"), first("rename step-00000030.a1.tmp"));
+  EXPECT_LT(last("fsync MANIFEST.json"), last("fsync step-00000030.a1.tmp"));
+  EXPECT_LT(last("fsync step-00000030.a1.tmp"), first("rename step-00000030.a1.tmp"));
   EXPECT_LT(first("rename step-00000030.a1.tmp"), last("read shard-00000.h5"));
   EXPECT_EQ(names[static_cast<size_t>(first("rename step-00000030.a1.tmp"))], "fsync ckpt");
   EXPECT_LT(last("read shard-00000.h5"), first("rename LATEST.tmp"));
@@ -225,7 +225,7 @@ TEST(Faults, AFailureOfOneRankIsTheErrorOfAll) {
 TEST(Faults, TooLittleSpaceIsFoundBeforeWriting) {
   FaultTrial trial;
   FaultyFileSystem faulty;
-  faulty.set_free_bytes(1000);
+  faulty.set_status({.free_bytes = 1000, .free_files = 1000, .type = "ext4"});
   testing::SaveOptions options;
   options.step = 30;
   options.file_system = &faulty;

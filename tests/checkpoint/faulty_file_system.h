@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,7 @@ class FaultyFileSystem final : public FileSystem {
 
   /// Operations so far, with names: the last one is where a fault would have hit.
   const std::vector<std::string>& operations() const { return operations_; }
-  void set_free_bytes(int64_t bytes) { free_bytes_ = bytes; }
+  void set_status(const StorageStatus& status) { status_ = status; }
 
   std::unique_ptr<File> create(const Path& path) override;
   std::unique_ptr<File> open(const Path& path) override;
@@ -59,9 +60,9 @@ class FaultyFileSystem final : public FileSystem {
     step("list", path);
     return real_.list(path);
   }
-  int64_t free_bytes(const Path& path) override {
+  StorageStatus status(const Path& path) override {
     step("statvfs", path);
-    return free_bytes_ >= 0 ? free_bytes_ : real_.free_bytes(path);
+    return status_ ? *status_ : real_.status(path);
   }
 
   /// Counts an operation. Returns true if a read has to lie; throws if the operation has to fail,
@@ -85,7 +86,7 @@ class FaultyFileSystem final : public FileSystem {
   int fail_at_ = -1;
   Fault fault_ = Fault::Fail;
   bool is_dead_ = false;
-  int64_t free_bytes_ = -1;
+  std::optional<StorageStatus> status_;
   std::vector<std::string> operations_;
 };
 

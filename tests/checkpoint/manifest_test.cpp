@@ -20,6 +20,9 @@ TEST(Manifest, DefectsAreNamed) {
     return manifest_defect(manifest);
   };
   EXPECT_THAT(defect([](Manifest& m) { m.step = -1; }), HasSubstr("step is negative"));
+  EXPECT_THAT(defect([](Manifest& m) { m.run = "mine"; }), HasSubstr("'mine' is no name of a run"));
+  EXPECT_THAT(defect([](Manifest& m) { m.parent->run.clear(); }),
+              HasSubstr("'' is no name of the parent's run"));
   EXPECT_THAT(defect([](Manifest& m) { m.chunk_bytes = 12; }), HasSubstr("chunks of 12 bytes"));
   EXPECT_THAT(defect([](Manifest& m) { m.files[0].bytes = -1; }), HasSubstr("negative size"));
   EXPECT_THAT(defect([](Manifest& m) { m.state["a//b"] = int64_t{1}; }),
@@ -30,6 +33,17 @@ TEST(Manifest, DefectsAreNamed) {
               HasSubstr("slices overlap in shard-00000.h5"));
   EXPECT_THAT(defect([](Manifest& m) { m.tensors[0].slices[1].address = 190; }),
               HasSubstr("does not lie inside shard-00000.h5"));
+}
+
+TEST(Manifest, ConfigDigestsSeeTheValuesAlone) {
+  const std::string digest = "c2ca4ba5ede0ea71842c5f6ba0fe3aedd483117230f86018c87890840efeea6b";
+  EXPECT_EQ(config_digest("[run]\nsteps = 5\nname = \"a # \\\" b\"\n"), digest);
+  EXPECT_EQ(config_digest("# a comment\n[run]   # where from\n\nsteps = 5 \t# \"quoted\"\r\n"
+                          "name = \"a # \\\" b\"#\n# x is not set"),
+            digest);
+  EXPECT_NE(config_digest("[run]\nsteps = 6\nname = \"a # \\\" b\"\n"), digest);
+  EXPECT_NE(config_digest("[run]\nsteps = 5\nname = \"a # \\\" c\"\n"), digest);
+  EXPECT_EQ(config_digest(""), config_digest("#"));
 }
 
 TEST(Manifest, RegionsAreSortedByAddress) {
@@ -49,7 +63,8 @@ TEST(Manifest, TheRootSeesTheStateAndNothingElse) {
   };
   const std::string unchanged = root_digest(sample_manifest());
   EXPECT_EQ(root([](Manifest& m) {
-              m.created = "later", m.attempt = 9, m.layout = "x", m.config = "y", m.writer = "z";
+              m.run = std::string(32, 'd'), m.created = "later", m.attempt = 9, m.layout = "x",
+              m.config = "y", m.writer = "z";
               m.parent.reset(), m.chunk_bytes = 64, m.files.clear(), m.tensors[0].slices.clear();
             }),
             unchanged);

@@ -1,9 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <limits>
 
 #include "checkpoint/manifest.h"
+#include "checkpoint/run_id.h"
 #include "tests/checkpoint/sample_manifest.h"
 #include "tests/checkpoint/sample_model.h"
 
@@ -46,13 +49,36 @@ TEST(ManifestText, WhatCannotBeStoredIsRefused) {
 TEST(ManifestText, HasTheDocumentedForm) {
   const std::string text = manifest_text(sample_manifest());
   EXPECT_THAT(text,
-              ::testing::StartsWith("{\n\"format\": \"ferry-checkpoint\",\n\"version\": 1,\n"));
+              ::testing::StartsWith("{\n\"format\": \"ferry-checkpoint\",\n\"version\": 2,\n"));
   EXPECT_THAT(text, HasSubstr("\"state\": {\"lr\":0.5,\"schedule\":\"cosine\",\"step\":60},\n"));
   EXPECT_THAT(
       text,
       HasSubstr(
           "\n{\"name\":\"b\",\"dtype\":\"i64\",\"shape\":[3,1],\"digest\":\"0000000000000009"));
   EXPECT_EQ(text.substr(text.size() - 81, 12), ",\n\"sha256\": ");
+}
+
+TEST(ManifestText, TheFirstVersionIsStillRead) {
+  std::ifstream in(std::string(FERRY_SOURCE_DIR) + "/tests/golden/checkpoint/manifest-v1.json");
+  const std::string golden{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  const Manifest manifest = parse_manifest(golden, "it");
+  EXPECT_EQ(manifest.version, 1);
+  EXPECT_EQ(manifest.run, kUnknownRun);
+  EXPECT_EQ(manifest.parent->run, kUnknownRun);
+  EXPECT_EQ(manifest.step, 60);
+  EXPECT_EQ(root_digest(manifest), root_digest(sample_manifest()));
+  EXPECT_EQ(manifest_text(manifest), golden);
+}
+
+TEST(ManifestText, SecondVersionsSayTheRunAndTheDigestOfTheConfiguration) {
+  const std::string text = manifest_text(sample_manifest());
+  EXPECT_THAT(text, HasSubstr("\"version\": 2,\n\"run\": \"" + std::string(32, 'b') + "\",\n"));
+  EXPECT_THAT(text, HasSubstr(",\"run\":\"" + std::string(32, 'c') + "\"},\n"));
+  EXPECT_THAT(text, HasSubstr("\"config\": \"[run]\\n\",\n\"config_digest\": \"" +
+                              config_digest("[run]\n") + "\",\n"));
+  const Manifest manifest = parse_manifest(text, "it");
+  EXPECT_EQ(manifest.run, std::string(32, 'b'));
+  EXPECT_EQ(manifest.parent->run, std::string(32, 'c'));
 }
 
 TEST(ManifestText, EveryFlippedBitIsRefused) {

@@ -9,11 +9,12 @@ namespace ferry::testing {
 /// A consistent manifest of one shard with tensors "a" (two slices) and "b".
 inline Manifest sample_manifest() {
   Manifest manifest;
+  manifest.run = std::string(32, 'b');
   manifest.writer = "ferry";
   manifest.created = "2026-01-01T00:00:00Z";
   manifest.attempt = 1;
   manifest.step = 60;
-  manifest.parent = {30, std::string(64, 'a')};
+  manifest.parent = {30, std::string(64, 'a'), std::string(32, 'c')};
   manifest.layout = "dp=1";
   manifest.config = "[run]\n";
   manifest.state = {{"step", int64_t{60}}, {"lr", 0.5}, {"schedule", std::string("cosine")}};

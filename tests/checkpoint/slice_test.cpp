@@ -5,6 +5,7 @@
 
 #include <array>
 #include <limits>
+#include <utility>
 #include <vector>
 
 namespace ferry {
@@ -78,6 +79,41 @@ TEST(Names, PartsArePlain) {
   for (const char* name :
        {"", "/a", "a/", "a//b", "a/../b", ".", "a b", "a\nb", "a@0", "\xc3\xa4"}) {
     EXPECT_NE(name_defect(name), "") << name;
+  }
+}
+
+/// What for_each_run visits of the elements [begin, end) of a, one by one.
+std::vector<std::pair<int64_t, int64_t>> elements_within(const Box& part, const Box& a,
+                                                         const Box& b, int64_t begin, int64_t end) {
+  std::vector<std::pair<int64_t, int64_t>> elements;
+  for_each_run(part, a, b, [&](int64_t in_a, int64_t in_b, int64_t count) {
+    for (int64_t i = 0; i < count; ++i)
+      if (in_a + i >= begin && in_a + i < end) elements.push_back({in_a + i, in_b + i});
+  });
+  return elements;
+}
+
+TEST(Slice, RunsWithinARange) {
+  const Shape global{5, 4, 6};
+  const std::vector<Box> boxes = {whole_box(global),
+                                  {global, {1, 0, 0}, {3, 4, 6}},
+                                  {global, {0, 1, 0}, {5, 2, 6}},
+                                  {global, {2, 1, 3}, {1, 3, 2}},
+                                  {global, {4, 3, 5}, {1, 1, 1}}};
+  for (const Box& a : boxes) {
+    for (const Box& b : boxes) {
+      const Box part = intersect(a, b);
+      for (int64_t begin = 0; begin < a.numel(); ++begin) {
+        for (int64_t end = begin; end <= a.numel(); end += 1 + end % 5) {
+          std::vector<std::pair<int64_t, int64_t>> elements;
+          for_each_run_within(part, a, b, begin, end, [&](int64_t x, int64_t y, int64_t count) {
+            for (int64_t i = 0; i < count; ++i) elements.push_back({x + i, y + i});
+          });
+          ASSERT_EQ(elements, elements_within(part, a, b, begin, end))
+              << to_string(a) << " and " << to_string(b) << ", " << begin << " to " << end;
+        }
+      }
+    }
   }
 }
 

@@ -8,7 +8,9 @@
 #include <fstream>
 #include <iterator>
 
+#include "checkpoint/directory.h"
 #include "checkpoint/reader.h"
+#include "core/check.h"
 #include "tests/checkpoint/saved_runs.h"
 
 namespace ferry {
@@ -138,6 +140,57 @@ TEST(Writer, ParentIsRecorded) {
   ASSERT_TRUE(checkpoint.manifest().parent.has_value());
   EXPECT_EQ(checkpoint.manifest().parent->step, 30);
   EXPECT_EQ(checkpoint.manifest().parent->root, std::string(64, 'a'));
+}
+
+/// Around the real one: what a network file system may do with the rename that publishes.
+class LyingRename final : public FileSystem {
+ public:
+  enum class Lie { SaysItFailed, PublishesAnother };
+  explicit LyingRename(Lie lie) : lie_(lie) {}
+  void rename(const Path& from, const Path& to) override {
+    if (!step_of_directory(to.filename())) return real_.rename(from, to);
+    if (lie_ == Lie::PublishesAnother)
+      std::ofstream(from / kManifestFileName, std::ios::app) << " ";
+    real_.rename(from, to);
+    if (lie_ == Lie::SaysItFailed) fail(ExitCode::Storage, "cannot rename: not found");
+  }
+  std::unique_ptr<File> create(const Path& path) override { return real_.create(path); }
+  std::unique_ptr<File> open(const Path& path) override { return real_.open(path); }
+  void make_directory(const Path& path) override { real_.make_directory(path); }
+  void sync_directory(const Path& path) override { real_.sync_directory(path); }
+  void remove_file(const Path& path) override { real_.remove_file(path); }
+  void remove_directory(const Path& path) override { real_.remove_directory(path); }
+  bool exists(const Path& path) override { return real_.exists(path); }
+  std::vector<DirectoryEntry> list(const Path& path) override { return real_.list(path); }
+  StorageStatus status(const Path& path) override { return real_.status(path); }
+
+ private:
+  FileSystem& real_ = posix_file_system();
+  Lie lie_;
+};
+
+SaveReport save_unverified(const TempDir& run, FileSystem& file_system) {
+  begin(run.path());
+  RankSlices slices(SampleModel(), 0, 1);
+  SaveRequest request = testing::sample_request(run.path(), slices.to_save(), {});
+  request.verify = false;
+  request.file_system = &file_system;
+  SoloControl control;
+  return save_checkpoint(request, control);
+}
+
+TEST(Writer, ARenameThatWasMadeButReportedAsFailedCounts) {
+  const TempDir run;
+  LyingRename file_system(LyingRename::Lie::SaysItFailed);
+  EXPECT_NO_THROW(Checkpoint::open(save_unverified(run, file_system).directory).verify());
+}
+
+TEST(Writer, AnotherManifestUnderTheFinalNameIsFoundWithoutVerification) {
+  const TempDir run;
+  LyingRename file_system(LyingRename::Lie::PublishesAnother);
+  EXPECT_THAT(testing::storage_error([&] { save_unverified(run, file_system); }),
+              HasSubstr("MANIFEST.json is not what was written"));
+  EXPECT_TRUE(list_steps(posix_file_system(), run.path()).empty());
 }
 
 TEST(Writer, GapsAndOverlapsAreRefusedOnEveryRank) {

@@ -126,6 +126,47 @@ PYTHON
   [ "$(wc -l <"$temp/out")" -gt 1 ]
 }
 
+gemm() { # checked by the program itself; the ratio is to a ceiling in the same row
+  local size=(model.hidden=32 model.head_dim=8 moe.ffn=16 model.precision=bf16 run.backend=cpu)
+  "$FERRY" bench gemm configs/quickstart.toml "${size[@]}" --rows-per-expert 57,8 --json \
+    >"$temp/rows"
+  "$FERRY_PYTHON" - "$temp/rows" <<'PYTHON'
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+names = {f"{layer} {way}" for layer in ("fc1", "fc2") for way in ("forward", "dgrad", "wgrad")}
+kinds = {"even": 1, "uneven": 2, "power law": None, "one expert": 8}
+assert len(rows) == 2 * len(names) * len(kinds), len(rows)
+assert {(row["name"], row["distribution"], row["rows_per_expert"]) for row in rows} == {
+    (name, kind, count) for name in names for kind in kinds for count in (57, 8)}
+for row in rows:
+    assert row["bench"] == "gemm" and row["commit"] and row["date"] and row["machine"], row
+    assert row["regime"] == "burst" and row["dtype"] == "bf16" and row["seed"] >= 0, row
+    assert row["command"].endswith(" --rows-per-expert 57,8"), row
+    assert kinds[row["distribution"]] in (None, row["max_over_mean"]), row
+    experts, product = row["shape"].split(" experts, ")
+    r, n, k = map(int, product.split(" x "))
+    assert int(experts) == 8 and r == 8 * row["rows_per_expert"], row
+    assert abs(row["tflops"] / (2 * r * n * k / row["median_us"] / 1e6) - 1) < 1e-9, row
+    assert abs(row["of_ceiling"] / (row["tflops"] / row["ceiling_tflops"]) - 1) < 1e-9, row
+assert len({row["seed"] for row in rows}) == 1, rows
+PYTHON
+  "$FERRY" bench gemm configs/quickstart.toml "${size[@]}" --rows-per-expert 57 --edge --seed 7 \
+    >"$temp/out"
+  says "burst, seed 7"
+  same "$(wc -l <"$temp/out")" 32
+  same "$(grep -c edge "$temp/out")" 6
+}
+
+gemm_refused() {
+  code 2 ranks 2 "$FERRY" bench gemm configs/quickstart.toml run.backend=cpu
+  says "error: ferry bench gemm runs on one rank, not 2"
+  says "try : ferry bench gemm configs/quickstart.toml run.backend=cpu"
+  code 2 "$FERRY" bench gemm configs/quickstart.toml run.backend=cpu --rows-per-expert 8 --edge
+  says "error: --edge needs 449 rows for 8 experts; there are 64"
+  code 2 "$FERRY" bench gemm --rows-per-expert 0
+  says "--rows-per-expert"
+}
+
 communication() { # RANKS: six kinds of three sizes, each checked by the program itself
   ranks "$1" "$FERRY" bench comm configs/quickstart.toml run.backend=cpu --max-mib 1 --json \
     >"$temp/rows"
@@ -205,7 +246,7 @@ try help root_help
 for name in train plan config data ckpt eval version "data build" "data info" "data check" \
   "data dump" "data merge" "ckpt list" "ckpt show" "ckpt verify" "ckpt hash" "ckpt diff" "ckpt reshard" \
   "ckpt prune" export "export hf" import "import hf" "bench ops" "bench copy" "bench step" \
-  "bench comm" "bench adam" bench; do
+  "bench comm" "bench adam" "bench gemm" "bench checkpoint" bench; do
   # shellcheck disable=SC2086
   try "help_of_${name/ /_}" helped $name
 done
@@ -218,6 +259,8 @@ try missing_arguments_are_named missing_arguments
 try bench_copy bench copy
 try bench_ops bench ops
 try bench_step bench step --warmup 1 --steps 2
+try bench_gemm gemm
+try bench_gemm_refusals gemm_refused
 try bench_adam adam
 try bench_adam_refusals adam_refused
 try bench_comm_of_two_ranks communication 2

@@ -38,8 +38,8 @@ impossible_sizes() {
 }
 
 missing_feature() {
-  code 2 train "$temp/run" checkpoint.async=true
-  clear "a save beside training is not in this version"
+  code 2 train "$temp/run" data.document_mask=true
+  clear "the document mask is not in this version"
 }
 
 missing_config() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Weights go to Hugging Face directories and back. With torch and transformers in the Python that
-# FERRY_TRANSFORMERS_PYTHON names (default: the one of the other tests), their losses are compared.
+# FERRY_TRANSFORMERS_PYTHON names (default: the one of the other tests), logits are compared.
 source "$(dirname "$0")/lib.bash"
 
 transformers=${FERRY_TRANSFORMERS_PYTHON:-$FERRY_PYTHON}
@@ -36,12 +36,14 @@ trained() {
   done
 }
 
-# The loss of each sample, by ferry eval.
-ferry_losses() {
+# The loss of each sample, by ferry eval, and its logits in logits-0.npy and so on.
+evaluated() {
   local i
+  rm -f "$temp"/logits-?.npy
   for i in 0 1 2 3; do
     "$FERRY" eval "$1" model.precision=fp32 model.seq=32 batch.micro=1 batch.global=1 data.kind=raw \
-      data.tokenizer="''" run.backend=cpu --data "$temp/tokens-$i" --batches 1 --json |
+      data.tokenizer="''" run.backend=cpu --data "$temp/tokens-$i" --batches 1 --json \
+      --logits "$temp/logits-$i.npy" |
       "$FERRY_PYTHON" -c 'import json, sys; print(json.load(sys.stdin)["valid_loss"])'
   done
 }
@@ -64,7 +66,7 @@ round_trip() {
   weights "$temp/$kind-back" >"$temp/after"
   grep -q experts/fc1 "$temp/before"
   diff "$temp/before" "$temp/after"
-  same "$(ferry_losses "$temp/$kind")" "$(ferry_losses "$temp/$kind-back")"
+  same "$(evaluated "$temp/$kind")" "$(evaluated "$temp/$kind-back")"
 }
 
 trains_on() {
@@ -95,30 +97,21 @@ refused() {
   [ ! -e "$temp/shared-hf" ]
 }
 
-# Two lists of losses, equal to 1e-4 and not by being trivial.
+# The logits of the checkpoint $1 are those of the directory $2 to 1e-4.
 close() {
-  "$FERRY_PYTHON" - "$1" "$2" <<'PYTHON'
-import sys
-ours, theirs = ([float(line) for line in text.split()] for text in sys.argv[1:])
-print("ferry", ours, "transformers", theirs)
-assert len(ours) == len(theirs) == 4 and len(set(ours)) == 4
-worst = max(abs(a - b) for a, b in zip(ours, theirs))
-print("largest difference", worst)
-assert worst <= 1e-4
-PYTHON
+  local i pairs=()
+  evaluated "$1"
+  for i in 0 1 2 3; do pairs+=("$temp/tokens-$i" "$temp/logits-$i.npy"); done
+  "$transformers" tests/e2e/huggingface_logits.py compare "$2" "${pairs[@]}"
 }
 
-their_losses() { "$transformers" tests/e2e/huggingface_loss.py loss "$1" "$temp"/tokens-?; }
-
-exported() {
-  close "$(ferry_losses "$temp/$1")" "$(their_losses "$temp/$1-hf")"
-}
+exported() { close "$temp/$1" "$temp/$1-hf"; }
 
 imported() {
   local kind=$1
-  "$transformers" tests/e2e/huggingface_loss.py make "$temp/$kind-theirs" "$kind"
+  "$transformers" tests/e2e/huggingface_logits.py make "$temp/$kind-theirs" "$kind"
   "$FERRY" import hf "$temp/$kind-theirs" "$temp/$kind-ours"
-  close "$(ferry_losses "$temp/$kind-ours")" "$(their_losses "$temp/$kind-theirs")"
+  close "$temp/$kind-ours" "$temp/$kind-theirs"
 }
 
 try trained trained

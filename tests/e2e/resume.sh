@@ -65,11 +65,42 @@ schedule() {
   course "$temp/$kind-resumed" | cmp - <(course "$temp/$kind")
 }
 
+# Other settings are shown in a table, and refused before anything is written unless allowed.
+changed() {
+  local run=$temp/changed
+  train "$run" run.stop_at_step=4
+  code 2 train "$run" optimizer.lr=1e-3 parallel.tensor=1 run.seed=7
+  says "step-00000004 was trained with other settings"
+  says "  --> key           checkpoint  now"
+  says "  --> optimizer.lr  0.002       0.001"
+  says "checkpoint.allow_changes=[run.seed,optimizer.lr]"
+  same "$(wc -l <"$run/metrics.jsonl")" 4
+  code 2 train "$run" optimizer.lr=1e-3 checkpoint.allow_changes=[optimiser.lr]
+  says "checkpoint.allow_changes names optimiser.lr"
+  code 0 train "$run" optimizer.lr=1e-3 checkpoint.allow_changes=[optimizer.lr]
+  says "!   optimizer.lr  0.002       0.001  (allowed)"
+  code 0 train "$run" optimizer.lr=1e-3
+  says "nothing to do"
+}
+
+# All ranks get the same refusal, once.
+changed_on_two_ranks() {
+  local run=$temp/changed-two
+  train_ranks 2 "$run" run.stop_at_step=2
+  code 2 train_ranks 2 "$run" batch.global=8
+  says "  --> batch.global  16          8"
+  same "$(grep -c "was trained with other settings" "$temp/out")" 1
+  code 0 train_ranks 2 "$run" batch.global=8 checkpoint.allow_changes=batch run.stop_at_step=3
+  says "(allowed)"
+}
+
 try straight_runs_repeat straight
 for step in 1 4 7; do try "resumed_at_step_$step" resumed_at "$step"; done
 try resumed_four_times many_stops
 try killed_and_resumed killed
 try resumed_on_two_ranks two_ranks
+try resumed_with_other_settings changed
+try resumed_with_another_batch_on_two_ranks changed_on_two_ranks
 try resumed_schedule_linear schedule linear
 try resumed_schedule_constant schedule constant
 try resumed_schedule_wsd schedule wsd optimizer.wsd_decay=4

@@ -103,7 +103,7 @@ class Forgetful final : public FileSystem {
   void remove_directory(const Path& path) override { real_.remove_directory(path); }
   bool exists(const Path& path) override { return real_.exists(path); }
   std::vector<DirectoryEntry> list(const Path& path) override { return real_.list(path); }
-  int64_t free_bytes(const Path& path) override { return real_.free_bytes(path); }
+  StorageStatus status(const Path& path) override { return real_.status(path); }
 
  private:
   class Flipped final : public File {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
 #include <tuple>
 
 #include "core/device.h"
@@ -181,6 +182,26 @@ TEST(ThreadControl, GathersBroadcastsAndMeets) {
       EXPECT_EQ(control.broadcast(own, root, "word"), concat("text of ", root));
     }
   });
+}
+
+// Another thread of each rank has a control plane that does not meet the first one's calls.
+TEST(ThreadControl, AnotherOneIsApart) {
+  ThreadWorld world(3, 60);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 3; ++rank)
+    ranks.emplace_back([&world, rank] {
+      const auto second = world.make_control(rank, "second");
+      EXPECT_EQ(second->rank(), rank);
+      EXPECT_EQ(second->size(), 3);
+      std::thread beside([&] {
+        for (int i = 0; i < 20; ++i)
+          EXPECT_EQ(second->broadcast(concat("second ", rank), 1, "word"), "second 1");
+      });
+      for (int i = 0; i < 10; ++i)
+        EXPECT_EQ(world.control(rank).broadcast(concat("first ", rank), 2, "word"), "first 2");
+      beside.join();
+    });
+  for (std::thread& rank : ranks) rank.join();
 }
 
 TEST(ThreadControl, APeerThatNeverComesIsLost) {

@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
 """Transformers' side of tests/e2e/huggingface.sh; for developers who have torch and transformers.
 
-    huggingface_loss.py make DIR KIND           a tiny random model: mixtral, qwen3_moe or olmoe
-    huggingface_loss.py loss DIR TOKENS...      the mean loss of each file of uint16 tokens, one a line
+    huggingface_logits.py make DIR KIND     a tiny random model: mixtral, qwen3_moe or olmoe
+    huggingface_logits.py compare DIR TOKENS NPY ...
+        the model's logits of each file of uint16 tokens (the last is only a label) beside those in
+        the file after it, as `ferry eval --logits` writes them
 """
 
 import array
 import sys
 
+import numpy
 import torch
 import transformers
+
+# Of absolute values.
+LIMIT = 1e-4
 
 SIZES = dict(
     vocab_size=264, hidden_size=64, num_hidden_layers=3, num_attention_heads=4,
@@ -35,7 +41,7 @@ def make(directory, kind):
     model.save_pretrained(directory, safe_serialization=True, max_shard_size="200KB")
 
 
-def loss(directory, files):
+def compare(directory, pairs):
     model, report = transformers.AutoModelForCausalLM.from_pretrained(
         directory, torch_dtype=torch.float32, attn_implementation="eager",
         output_loading_info=True)
@@ -43,14 +49,21 @@ def loss(directory, files):
     if wrong:
         sys.exit(f"{directory} did not load as it is: {wrong}")
     model.eval()
-    for file in files:
+    for file, logits_file in zip(pairs[::2], pairs[1::2], strict=True):
         tokens = array.array("H")
         with open(file, "rb") as stream:
             tokens.frombytes(stream.read())
         ids = torch.tensor([list(tokens)])
         with torch.no_grad():
-            logits = model(ids[:, :-1]).logits[0].double()
-        print(repr(torch.nn.functional.cross_entropy(logits, ids[0, 1:]).item()))
+            theirs = model(ids[:, :-1]).logits
+        ours = torch.from_numpy(numpy.load(logits_file))
+        if ours.dtype != torch.float32 or ours.shape != theirs.shape:
+            sys.exit(f"{logits_file}: {ours.dtype} {ours.shape}, not {theirs.shape}")
+        worst = (ours - theirs).abs().max().item()
+        print(f"{file}: largest difference {worst:.3g} of logits up to {theirs.abs().max():.3g}")
+        # Logits that hardly vary would prove nothing.
+        if not worst <= LIMIT or theirs.std() < 1000 * LIMIT:
+            sys.exit(f"{file}: {worst} is more than {LIMIT}, or logits vary by {theirs.std()} only")
 
 
 def main():
@@ -59,7 +72,7 @@ def main():
     if command == "make":
         make(directory, *more)
     else:
-        loss(directory, more)
+        compare(directory, more)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,153 @@
+#include "app/snapshot_buffer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "app/model/cost_model.h"
+#include "tests/app/small_run.h"
+#include "tests/app/training_rank.h"
+
+namespace ferry {
+namespace {
+
+using Overrides = std::vector<std::string>;
+using testing::TrainingRank;
+
+const Overrides kDevice = {};
+const Overrides kNarrow = {"optimizer.precision_aware=true", "optimizer.exp_avg_dtype=bf16",
+                           "optimizer.exp_avg_sq_dtype=bf16", "model.precision=bf16"};
+const Overrides kHost = {"optimizer.offload.enabled=true", "optimizer.offload.fraction=1",
+                         "optimizer.offload.threads=2"};
+const Overrides kHalf = {"optimizer.offload.enabled=true", "optimizer.offload.fraction=0.5",
+                         "optimizer.offload.overlap_d2h_h2d=true", "optimizer.offload.threads=2"};
+
+// The bytes of all slices by name and place, each read once.
+std::map<std::string, std::string> contents(const std::vector<SliceToSave>& slices) {
+  std::map<std::string, std::string> all;
+  for (const SliceToSave& slice : slices) {
+    const size_t bytes = static_cast<size_t>(slice.extent.numel()) * size_of(slice.dtype);
+    std::string text(bytes, '\0');
+    const void* from = slice.data;
+    if (slice.source != nullptr)
+      from = slice.source->read(slice.data, static_cast<int64_t>(bytes), text.data());
+    if (from != text.data()) std::memcpy(text.data(), from, bytes);
+    all[concat(slice.name, slice.offset)] = text;
+  }
+  return all;
+}
+
+class SnapshotBufferTest : public ::testing::Test {
+ protected:
+  void train(const Overrides& overrides, const std::function<void(TrainingRank&)>& body) {
+    SCOPED_TRACE(::testing::PrintToString(overrides));
+    const RunConfig config = testing::small_run(dir_, overrides);
+    testing::run_ranks(1, [&](Group& world, Control&) {
+      TrainingRank rank(config, world);
+      body(rank);
+    });
+  }
+  static SnapshotSource source(TrainingRank& rank) {
+    TrainModel& model = rank.model();
+    return {rank.stream(), model.stored_rows(), model.rule(), model.store()};
+  }
+  // The state as it is now.
+  static std::map<std::string, std::string> state(TrainingRank& rank) {
+    TrainModel& model = rank.model();
+    model.finish_update();
+    return contents(
+        StateSnapshot(rank.stream(), model.stored_rows(), model.rule(), model.store()).slices());
+  }
+
+  testing::TempDir dir_;
+};
+
+// What is read after further updates is the state of the snapshot, wherever it lives.
+TEST_F(SnapshotBufferTest, HoldsTheStateOfItsStep) {
+  for (const Overrides& overrides : {kDevice, kNarrow, kHost, kHalf})
+    train(overrides, [&](TrainingRank& rank) {
+      SnapshotBuffer buffer(source(rank), 0);
+      for (int round = 0; round < 2; ++round) {
+        rank.step();
+        const auto wanted = state(rank);
+        buffer.take();
+        for (int step = 0; step < 2; ++step) {
+          buffer.wait_before_update();
+          rank.step();
+        }
+        buffer.copied().wait_host();
+        EXPECT_EQ(contents(buffer.slices()), wanted);
+        buffer.release();
+        EXPECT_NE(state(rank), wanted);
+      }
+      EXPECT_EQ(buffer.copied_on_write() > 0, rank.model().hybrid_optimizer() != nullptr);
+      EXPECT_GE(buffer.take_waited_seconds(), 0);
+    });
+}
+
+// Only what is on the device takes memory from the start.
+TEST_F(SnapshotBufferTest, ReservesMemoryForStateOnTheDevice) {
+  std::map<std::string, int64_t> reserved;
+  const auto bytes = [&](const Overrides& overrides) {
+    int64_t result = 0;
+    train(overrides, [&](TrainingRank& rank) {
+      const SnapshotBuffer buffer(source(rank), 0);
+      result = buffer.reserved_bytes();
+    });
+    return result;
+  };
+  const int64_t all = bytes(kDevice);
+  EXPECT_EQ(all, 12 * count_parameters(testing::small_run(dir_).gpt()).total());
+  EXPECT_EQ(bytes(kNarrow), all) << "moments are stored in full precision";
+  EXPECT_EQ(bytes(kHost), 0);
+  EXPECT_GT(bytes(kHalf), 0);
+  EXPECT_LT(bytes(kHalf), all);
+}
+
+// Without memory for copies an update of the host's part waits until it was written.
+TEST_F(SnapshotBufferTest, AnUpdateWaitsWhereCopiesHaveNoMemory) {
+  train(kHost, [&](TrainingRank& rank) {
+    SnapshotBuffer buffer(source(rank), 1);  // one block
+    rank.step();
+    const auto wanted = state(rank);
+    buffer.take();
+    std::map<std::string, std::string> written;
+    std::thread writer([&] { written = contents(buffer.slices()); });
+    rank.step();
+    rank.model().finish_update();
+    writer.join();
+    EXPECT_EQ(written, wanted);
+    buffer.release();
+  });
+}
+
+// State that moves from the host to the device waits for its reader, and is staged from then on.
+TEST_F(SnapshotBufferTest, FollowsStateThatMoves) {
+  train(kHost, [&](TrainingRank& rank) {
+    SnapshotBuffer buffer(source(rank), 0);
+    rank.step();
+    const auto wanted = state(rank);
+    buffer.take();
+    std::map<std::string, std::string> written;
+    std::thread writer([&] {
+      written = contents(buffer.slices());
+      buffer.release();
+    });
+    rank.model().hybrid_optimizer()->set_fraction(rank.stream(), 0);
+    writer.join();
+    EXPECT_EQ(written, wanted);
+    EXPECT_EQ(buffer.reserved_bytes(), 0);
+    buffer.take();
+    EXPECT_GT(buffer.reserved_bytes(), 0);
+    buffer.wait_before_update();
+    rank.step();
+    buffer.copied().wait_host();
+    EXPECT_EQ(contents(buffer.slices()), wanted);
+    buffer.release();
+  });
+}
+
+}  // namespace
+}  // namespace ferry
