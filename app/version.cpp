@@ -2,7 +2,6 @@
 
 #include <cblas.h>
 #include <fmt/format.h>
-#include <hdf5.h>
 #include <mpi.h>
 
 #include <CLI/CLI.hpp>
@@ -11,6 +10,7 @@
 #include <memory>
 #include <sstream>
 
+#include "checkpoint/hdf5_handle.h"
 #include "core/comm/nccl_group.h"
 #include "core/device.h"
 
@@ -44,12 +44,6 @@ std::string mpi_version() {
   if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return "unknown";
   const std::string whole(text, static_cast<size_t>(length));
   return whole.substr(0, whole.find(','));
-}
-
-std::string hdf5_version() {
-  unsigned major = 0, minor = 0, release = 0;
-  if (H5get_libversion(&major, &minor, &release) < 0) return "unknown";
-  return fmt::format("{}.{}.{}", major, minor, release);
 }
 
 }  // namespace

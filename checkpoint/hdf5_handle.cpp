@@ -34,8 +34,9 @@ std::string library_reason() {
 void prepare_library() {
   static std::once_flag once;
   std::call_once(once, [] {
-    // A file whose close failed would be closed again at exit, which ends in a crash.
-    require_hdf5(H5dont_atexit(), "leave HDF5 as it is at exit");
+    // Else a file whose close failed is closed again at exit, which ends in a crash. Fails where
+    // somebody used HDF5 before: then that is as it is.
+    static_cast<void>(H5dont_atexit());
     require_hdf5(H5open(), "start HDF5");
     require_hdf5(H5PLset_loading_state(0), "switch off HDF5 plug-ins");
   });
@@ -102,6 +103,14 @@ void require_hdf5(herr_t status, const std::string& what) {
   if (status < 0) {
     throw Error(ExitCode::Storage, fmt::format("cannot {}: HDF5 says: {}", what, library_reason()));
   }
+}
+
+std::string hdf5_version() {
+  const auto lock = lock_hdf5();
+  prepare_library();
+  unsigned major = 0, minor = 0, release = 0;
+  require_hdf5(H5get_libversion(&major, &minor, &release), "ask HDF5 for its version");
+  return fmt::format("{}.{}.{}", major, minor, release);
 }
 
 std::unique_lock<std::mutex> lock_hdf5() {

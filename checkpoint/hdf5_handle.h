@@ -38,6 +38,9 @@ class Hdf5Handle {
 /// Throws Error(Storage) with the library's own reason if `status` is negative.
 void require_hdf5(herr_t status, const std::string& what);
 
+/// "1.10.8": of the library that is loaded.
+std::string hdf5_version();
+
 /// Held during every use of the library, so that a build of it without thread safety does as well.
 std::unique_lock<std::mutex> lock_hdf5();
 

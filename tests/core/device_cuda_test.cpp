@@ -122,22 +122,6 @@ TEST_F(CudaDeviceTest, CopiesOfAllSizesToTheHost) {
   }
 }
 
-TEST_F(CudaDeviceTest, AFewNumbersOvertakeLargeCopies) {
-  const auto large = device_->make_stream("large"), small = device_->make_stream("small");
-  const Tensor much = Tensor::empty(*large, "much", {64 * kMebi}, DType::F32);
-  const Tensor host = Tensor::host(*device_, "much", {64 * kMebi}, DType::F32);
-  const Tensor number = from_host(*small, "number", std::vector<float>{3.0f}, {1});
-  const Tensor result = Tensor::host(*device_, "number", {1}, DType::F32);
-  small->synchronize();
-  for (int i = 0; i < 16; ++i) large->copy(host, much);  // 4 GiB
-  const Event done = large->record();
-  small->copy(result, number);
-  small->record().wait_host();
-  EXPECT_EQ(*result.data<float>(), 3.0f);
-  EXPECT_FALSE(done.ready()) << "4 GiB were copied before 4 bytes";
-  large->synchronize();
-}
-
 TEST_F(CudaDeviceTest, IsNamedAndSized) {
   EXPECT_EQ(device_->kind(), DeviceKind::Cuda);
   EXPECT_THAT(device_->name(), HasSubstr(" (cuda:0)"));
