@@ -80,6 +80,14 @@ std::string bench_table(const std::vector<BenchRow>& rows) {
   return text;
 }
 
+void add_origin(nlohmann::ordered_json& row, const std::string& machine,
+                const std::string& command) {
+  row["machine"] = machine;
+  row["commit"] = git_revision();
+  row["date"] = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
+  row["command"] = command;
+}
+
 std::string bench_json(const std::vector<BenchRow>& rows, const std::string& config,
                        const std::string& machine, const std::string& command) {
   std::string text;
@@ -90,10 +98,7 @@ std::string bench_json(const std::vector<BenchRow>& rows, const std::string& con
     json["fastest_us"] = row.fastest_seconds * 1e6;
     json[row.flops > 0 ? "tflops" : "gb_per_s"] = row.rate() / (row.flops > 0 ? 1e12 : 1e9);
     json["of_ceiling"] = row.rate() / row.ceiling;
-    json["machine"] = machine;
-    json["commit"] = git_revision();
-    json["date"] = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
-    json["command"] = command;
+    add_origin(json, machine, command);
     text += json.dump() + "\n";
   }
   return text;

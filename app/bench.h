@@ -5,6 +5,7 @@
 // is timed on zeros; where the inputs fit in a cache, several sets take turns.
 
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,10 @@ double measure_gemm_ceiling(Stream& stream, DType dtype);
 
 std::vector<BenchRow> bench_ops(Stream& stream, const RunConfig& config);
 std::vector<BenchRow> bench_copy(Stream& stream);
+
+/// What every row of JSON ends with: machine, commit, date, command.
+void add_origin(nlohmann::ordered_json& row, const std::string& machine,
+                const std::string& command);
 
 /// As text, or one JSON object a line with machine, commit and date.
 std::string bench_table(const std::vector<BenchRow>& rows);

@@ -1,9 +1,7 @@
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <ctime>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -55,7 +53,6 @@ void print_table(const AdamRates& rates, int64_t elements, const std::string& ma
 }
 
 void print_json(const AdamRates& rates, const std::string& machine, const std::string& command) {
-  const std::string date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
   for (const AdamRow& row : rates.rows) {
     const bool on_host = row.threads > 0;
     nlohmann::ordered_json object = {{"bench", "adam"}, {"config", "none"}, {"name", row.name}};
@@ -76,10 +73,7 @@ void print_json(const AdamRates& rates, const std::string& machine, const std::s
     }
     if (row.d2h > 0) object["d2h_gb_per_s"] = row.d2h / 1e9;
     if (row.h2d > 0) object["h2d_gb_per_s"] = row.h2d / 1e9;
-    object["machine"] = machine;
-    object["commit"] = git_revision();
-    object["date"] = date;
-    object["command"] = command;
+    add_origin(object, machine, command);
     std::cout << object.dump() << "\n";
   }
 }

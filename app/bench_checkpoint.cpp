@@ -1,26 +1,25 @@
 #include "app/bench_checkpoint.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "app/backend.h"
+#include "app/bench.h"
 #include "app/bench_steps.h"
 #include "app/model/cost_model.h"
 #include "app/train_state.h"
-#include "app/version.h"
 #include "checkpoint/agreement.h"
 #include "checkpoint/chunk_loop.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/writer.h"
 #include "core/ops/elementwise.h"
+#include "core/seconds_since.h"
 
 namespace ferry {
 namespace {
@@ -31,10 +30,6 @@ constexpr int64_t kColumns = 1024;
 /// A weight of a large model has about so many bytes.
 constexpr int64_t kTensorBytes = int64_t{256} << 20;
 constexpr int64_t kChunkBytes = int64_t{4} << 20;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// A rank's share of the state, on the device and in host memory.
 class State32 {
@@ -309,10 +304,7 @@ ExitCode bench_checkpoint(const RunConfig& config, Runtime& runtime,
       {"ranks", runtime.size()},  {"threads", choose_io_threads(state.bytes())},
       {"rounds", options.rounds}, {"bytes", bytes}};
   row.update(row_of(median_of(rounds), static_cast<double>(bytes)));
-  row["machine"] = backend.device().name();
-  row["commit"] = git_revision();
-  row["date"] = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
-  row["command"] = options.command;
+  add_origin(row, backend.device().name(), options.command);
   if (options.json) {
     std::cout << row.dump() << std::endl;
   } else {

@@ -1,8 +1,6 @@
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ctime>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -10,7 +8,6 @@
 #include "app/backend.h"
 #include "app/bench.h"
 #include "app/comm_message.h"
-#include "app/version.h"
 #include "core/comm/peer_copy.h"
 
 namespace ferry {
@@ -150,7 +147,6 @@ ExitCode bench_comm(const RunConfig& config, Runtime& runtime, int64_t max_mib, 
   if (runtime.rank() != 0) return ExitCode::Done;
 
   if (ceiling.bytes_per_s == 0) ceiling = largest_point_to_point(rows);
-  const std::string date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
   if (!json)
     std::cout << fmt::format(
         "{} ranks, {}; ceiling: {}, {:.1f} GB/s\n{:<16} {:>6} {:>11} {:>12} {:>12} {:>10} {:>10} "
@@ -181,10 +177,7 @@ ExitCode bench_comm(const RunConfig& config, Runtime& runtime, int64_t max_mib, 
     object["of_ceiling"] = bus_rate / ceiling.bytes_per_s;
     object["ceiling"] = ceiling.name;
     object["ceiling_gb_per_s"] = ceiling.bytes_per_s / 1e9;
-    object["machine"] = backend.device().name();
-    object["commit"] = git_revision();
-    object["date"] = date;
-    object["command"] = command;
+    add_origin(object, backend.device().name(), command);
     std::cout << object.dump() << "\n";
   }
   std::cout << std::flush;

@@ -1,12 +1,10 @@
 #include "app/bench_gemm.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <ctime>
 #include <iostream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -15,7 +13,6 @@
 #include "app/backend.h"
 #include "app/product_check.h"
 #include "app/row_counts.h"
-#include "app/version.h"
 #include "core/ops/elementwise.h"
 
 namespace ferry {
@@ -187,10 +184,7 @@ std::string json_of(const std::vector<GemmRow>& rows, const RunConfig& config,
     object["tflops"] = row.rate() / 1e12;
     object["ceiling_tflops"] = row.ceiling_rate() / 1e12;
     object["of_ceiling"] = row.rate() / row.ceiling_rate();
-    object["machine"] = machine;
-    object["commit"] = git_revision();
-    object["date"] = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
-    object["command"] = options.command;
+    add_origin(object, machine, options.command);
     text += object.dump() + "\n";
   }
   return text;

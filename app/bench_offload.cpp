@@ -1,8 +1,6 @@
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ctime>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -12,7 +10,6 @@
 #include "app/bench_steps.h"
 #include "app/data_spec.h"
 #include "app/recompute_plan.h"
-#include "app/version.h"
 
 namespace ferry {
 namespace {
@@ -142,10 +139,7 @@ ExitCode bench_offload(const RunConfig& config, const std::vector<std::string>& 
     if (!modules.is_null()) row["modules"] = modules;
     if (!m.choice.empty()) row["choice"] = m.choice;
     row["loss"] = m.loss;
-    row["machine"] = backend.device().name();
-    row["commit"] = git_revision();
-    row["date"] = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
-    row["command"] = options.command;
+    add_origin(row, backend.device().name(), options.command);
     if (options.json) {
       std::cout << row.dump() << std::endl;
       continue;

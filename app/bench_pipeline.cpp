@@ -1,14 +1,11 @@
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "app/bench.h"
-#include "app/version.h"
 #include "core/stream_cpu.h"
 #include "pipeline/executor.h"
 
@@ -98,10 +95,7 @@ ExitCode bench_pipeline(Runtime& runtime, int64_t forward_us, int64_t steps, boo
       row["step_s"] = seconds;
       row["bubble"] = bubble;
       row["formula"] = formula;
-      row["machine"] = device->name();
-      row["commit"] = git_revision();
-      row["date"] = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
-      row["command"] = command;
+      add_origin(row, device->name(), command);
       std::cout << row.dump() << "\n";
     }
   }

@@ -1,8 +1,6 @@
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ctime>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -15,7 +13,6 @@
 #include "app/model/cost_model.h"
 #include "app/optimizer_offload.h"
 #include "app/rank_memory.h"
-#include "app/version.h"
 
 namespace ferry {
 namespace {
@@ -105,10 +102,7 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, i
   if (peak > 0) row["mfu"] = flops / seconds / peak;
   row["peak_gib"] = static_cast<double>(backend.device().memory().peak()) / (1 << 30);
   row["loss"] = times.loss;
-  row["machine"] = backend.device().name();
-  row["commit"] = git_revision();
-  row["date"] = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
-  row["command"] = command;
+  add_origin(row, backend.device().name(), command);
   if (json) {
     std::cout << row.dump() << std::endl;
     return ExitCode::Done;

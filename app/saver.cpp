@@ -13,15 +13,12 @@
 #include "checkpoint/agreement.h"
 #include "checkpoint/directory.h"
 #include "core/mark.h"
+#include "core/seconds_since.h"
 
 namespace ferry {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 SnapshotSource snapshot_source(TrainModel& model) {
   return {model.model().stream(), model.stored_rows(), model.rule(), model.store()};

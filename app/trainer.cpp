@@ -30,15 +30,12 @@
 #include "core/host_copy.h"
 #include "core/mark.h"  // where this rank is
 #include "core/ops/elementwise.h"
+#include "core/seconds_since.h"
 
 namespace ferry {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 Backend open_backend(const RunConfig& config, Runtime& runtime) {
   Backend backend = choose_backend(config.run.backend, config.model.precision, runtime,

@@ -9,13 +9,10 @@
 #include "checkpoint/digest.h"
 #include "checkpoint/hdf5_handle.h"
 #include "core/check.h"
+#include "core/seconds_since.h"
 
 namespace ferry {
 namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 Box box_of(const SliceToSave& slice) { return {slice.global_shape, slice.offset, slice.extent}; }
 

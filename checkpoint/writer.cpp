@@ -16,16 +16,13 @@
 #include "checkpoint/run_id.h"
 #include "checkpoint/shard_file.h"
 #include "core/check.h"
+#include "core/seconds_since.h"
 
 namespace ferry {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 class Saver {
  public:

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "core/seconds_since.h"
 #include "offload/hybrid_device_optimizer.h"
 
 namespace ferry {
@@ -13,10 +14,6 @@ using Clock = std::chrono::steady_clock;
 
 // Elements that one thread updates at a time: 30 bytes of memory each.
 constexpr int64_t kGrain = int64_t{128} << 10;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "app/ckpt_diff.h"
+#include "checkpoint/forwarding_file_system.h"
 #include "tests/app/saved_values.h"
 #include "tests/support/damage.h"
 #include "tests/support/temp_dir.h"
@@ -128,7 +129,7 @@ TEST_F(CkptReshard, DamageIsNotCopied) {
 }
 
 /// The real one, but somebody writes to a shard as soon as it has been verified.
-class ChangingFileSystem final : public FileSystem {
+class ChangingFileSystem final : public ForwardingFileSystem {
  public:
   explicit ChangingFileSystem(std::function<void()> change) : change_(std::move(change)) {}
   std::unique_ptr<File> open(const Path& path) override {
@@ -136,18 +137,8 @@ class ChangingFileSystem final : public FileSystem {
     if (path.filename() == "global.h5" && ++num_opened_ == 2) change_();
     return real_.open(path);
   }
-  bool exists(const Path& path) override { return real_.exists(path); }
-  std::vector<DirectoryEntry> list(const Path& path) override { return real_.list(path); }
-  StorageStatus status(const Path& path) override { return real_.status(path); }
-  std::unique_ptr<File> create(const Path& path) override { return real_.create(path); }
-  void make_directory(const Path& path) override { real_.make_directory(path); }
-  void sync_directory(const Path& path) override { real_.sync_directory(path); }
-  void rename(const Path& from, const Path& to) override { real_.rename(from, to); }
-  void remove_file(const Path& path) override { real_.remove_file(path); }
-  void remove_directory(const Path& path) override { real_.remove_directory(path); }
 
  private:
-  FileSystem& real_ = posix_file_system();
   std::function<void()> change_;
   int num_opened_ = 0;
 };

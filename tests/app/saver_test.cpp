@@ -7,6 +7,7 @@
 #include <fstream>
 #include <thread>
 
+#include "checkpoint/forwarding_file_system.h"
 #include "checkpoint/reader.h"
 #include "tests/app/small_run.h"
 #include "tests/app/training_rank.h"
@@ -46,7 +47,7 @@ class ThreadRuntime final : public Runtime {
 
 // A disk on which no file can be made while it is full, or only after it is opened. All ranks use
 // it.
-class Disk final : public FileSystem {
+class Disk final : public ForwardingFileSystem {
  public:
   std::atomic<bool> full = false;
   // While it is set, the making of files waits.
@@ -57,18 +58,7 @@ class Disk final : public FileSystem {
     if (full) fail(ExitCode::Storage, "cannot create ", path.native(), ": no space left");
     return real_.create(path);
   }
-  std::unique_ptr<File> open(const Path& path) override { return real_.open(path); }
-  void make_directory(const Path& path) override { real_.make_directory(path); }
   void sync_directory(const Path&) override {}
-  void rename(const Path& from, const Path& to) override { real_.rename(from, to); }
-  void remove_file(const Path& path) override { real_.remove_file(path); }
-  void remove_directory(const Path& path) override { real_.remove_directory(path); }
-  bool exists(const Path& path) override { return real_.exists(path); }
-  std::vector<DirectoryEntry> list(const Path& path) override { return real_.list(path); }
-  StorageStatus status(const Path& path) override { return real_.status(path); }
-
- private:
-  FileSystem& real_ = posix_file_system();
 };
 
 class SaverTest : public ::testing::Test {

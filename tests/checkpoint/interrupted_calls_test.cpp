@@ -19,6 +19,10 @@ constexpr int kError = 3, kOtherText = 4;
 
 class InterruptedCalls : public ::testing::Test {
  protected:
+  void SetUp() override {
+    const std::string defect = testing::tracing_defect();
+    if (!defect.empty()) GTEST_SKIP() << defect;
+  }
   TracedRun run(const std::function<int()>& body, SyscallFault fault = SyscallFault::None,
                 int at = -1, int error = 0) {
     const auto guarded = [&] {
@@ -46,12 +50,7 @@ TEST_F(InterruptedCalls, AreMadeAgain) {
     remove_tree(files, dir_ / "folder");
     return 0;
   };
-  std::vector<testing::TracedCall> calls;
-  try {
-    calls = run(body).calls;
-  } catch (const std::runtime_error& error) {
-    GTEST_SKIP() << error.what();
-  }
+  const std::vector<testing::TracedCall> calls = run(body).calls;
   ASSERT_GT(calls.size(), 10u);
   for (int at = 0; at < static_cast<int>(calls.size()); ++at) {
     const std::string& name = calls[static_cast<size_t>(at)].name;
@@ -66,12 +65,7 @@ TEST_F(InterruptedCalls, AStaleHandleIsOpenedAgainForReading) {
   const auto body = [&] {
     return read_text(posix_file_system(), dir_ / "file", 100) == "some text" ? 0 : kOtherText;
   };
-  std::vector<testing::TracedCall> calls;
-  try {
-    calls = run(body).calls;
-  } catch (const std::runtime_error& error) {
-    GTEST_SKIP() << error.what();
-  }
+  const std::vector<testing::TracedCall> calls = run(body).calls;
   int num_opened = 0, num_read = 0;
   for (int at = 0; at < static_cast<int>(calls.size()); ++at) {
     const std::string& name = calls[static_cast<size_t>(at)].name;
@@ -93,12 +87,7 @@ TEST_F(InterruptedCalls, AStaleHandleOfAWrittenFileIsAnError) {
     file->read_at(text, 4, 0);
     return 0;
   };
-  std::vector<testing::TracedCall> calls;
-  try {
-    calls = run(body).calls;
-  } catch (const std::runtime_error& error) {
-    GTEST_SKIP() << error.what();
-  }
+  const std::vector<testing::TracedCall> calls = run(body).calls;
   for (int at = 0; at < static_cast<int>(calls.size()); ++at)
     if (calls[static_cast<size_t>(at)].name.starts_with("pread")) {
       EXPECT_EQ(run(body, SyscallFault::Fail, at, ESTALE).exit_code, kError);

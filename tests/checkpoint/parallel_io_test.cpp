@@ -11,6 +11,7 @@
 #include <set>
 #include <span>
 
+#include "checkpoint/forwarding_file_system.h"
 #include "checkpoint/shard_file.h"
 #include "tests/checkpoint/saved_runs.h"
 #include "tests/support/damage.h"
@@ -175,20 +176,11 @@ class CountingFile final : public File {
   std::unique_ptr<File> real_;
 };
 
-class CountingFileSystem final : public FileSystem {
+class CountingFileSystem final : public ForwardingFileSystem {
  public:
   std::unique_ptr<File> open(const Path& path) override {
     return std::make_unique<CountingFile>(*this, real_.open(path));
   }
-  std::unique_ptr<File> create(const Path& path) override { return real_.create(path); }
-  void make_directory(const Path& path) override { real_.make_directory(path); }
-  void sync_directory(const Path& path) override { real_.sync_directory(path); }
-  void rename(const Path& from, const Path& to) override { real_.rename(from, to); }
-  void remove_file(const Path& path) override { real_.remove_file(path); }
-  void remove_directory(const Path& path) override { real_.remove_directory(path); }
-  bool exists(const Path& path) override { return real_.exists(path); }
-  std::vector<DirectoryEntry> list(const Path& path) override { return real_.list(path); }
-  StorageStatus status(const Path& path) override { return real_.status(path); }
 
   void count(const void* data, size_t bytes, int64_t position) {
     const std::lock_guard lock(mutex_);
@@ -209,7 +201,6 @@ class CountingFileSystem final : public FileSystem {
   int64_t largest() const { return largest_; }
 
  private:
-  FileSystem& real_ = posix_file_system();
   std::mutex mutex_;
   std::span<const char> wanted_;
   std::set<const void*> buffers_;

@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "checkpoint/directory.h"
+#include "checkpoint/forwarding_file_system.h"
 #include "checkpoint/reader.h"
 #include "core/check.h"
 #include "tests/checkpoint/saved_runs.h"
@@ -143,7 +144,7 @@ TEST(Writer, ParentIsRecorded) {
 }
 
 /// Around the real one: what a network file system may do with the rename that publishes.
-class LyingRename final : public FileSystem {
+class LyingRename final : public ForwardingFileSystem {
  public:
   enum class Lie { SaysItFailed, PublishesAnother };
   explicit LyingRename(Lie lie) : lie_(lie) {}
@@ -154,18 +155,8 @@ class LyingRename final : public FileSystem {
     real_.rename(from, to);
     if (lie_ == Lie::SaysItFailed) fail(ExitCode::Storage, "cannot rename: not found");
   }
-  std::unique_ptr<File> create(const Path& path) override { return real_.create(path); }
-  std::unique_ptr<File> open(const Path& path) override { return real_.open(path); }
-  void make_directory(const Path& path) override { real_.make_directory(path); }
-  void sync_directory(const Path& path) override { real_.sync_directory(path); }
-  void remove_file(const Path& path) override { real_.remove_file(path); }
-  void remove_directory(const Path& path) override { real_.remove_directory(path); }
-  bool exists(const Path& path) override { return real_.exists(path); }
-  std::vector<DirectoryEntry> list(const Path& path) override { return real_.list(path); }
-  StorageStatus status(const Path& path) override { return real_.status(path); }
 
  private:
-  FileSystem& real_ = posix_file_system();
   Lie lie_;
 };
 

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "checkpoint/forwarding_file_system.h"
 #include "huggingface/weight_files.h"
 #include "tests/huggingface/tiny_model.h"
 
@@ -90,20 +91,11 @@ TEST(ExportWeights, ACheckpointOfAnotherModelIsRefusedWithATable) {
 }
 
 // Changes one byte of what is read back after writing.
-class Forgetful final : public FileSystem {
+class Forgetful final : public ForwardingFileSystem {
  public:
-  std::unique_ptr<File> create(const Path& path) override { return real_.create(path); }
   std::unique_ptr<File> open(const Path& path) override {
     return std::make_unique<Flipped>(real_.open(path));
   }
-  void make_directory(const Path& path) override { real_.make_directory(path); }
-  void sync_directory(const Path& path) override { real_.sync_directory(path); }
-  void rename(const Path& from, const Path& to) override { real_.rename(from, to); }
-  void remove_file(const Path& path) override { real_.remove_file(path); }
-  void remove_directory(const Path& path) override { real_.remove_directory(path); }
-  bool exists(const Path& path) override { return real_.exists(path); }
-  std::vector<DirectoryEntry> list(const Path& path) override { return real_.list(path); }
-  StorageStatus status(const Path& path) override { return real_.status(path); }
 
  private:
   class Flipped final : public File {
@@ -123,7 +115,6 @@ class Forgetful final : public FileSystem {
    private:
     std::unique_ptr<File> file_;
   };
-  FileSystem& real_ = posix_file_system();
 };
 
 TEST(ExportWeights, AWrongByteIsFoundByReadingBack) {
