@@ -39,10 +39,17 @@ StoredChunk make_chunk(const StoredTensor& tensor, const StoredSlice& slice, siz
   return {&tensor, &slice, idx, begin, std::min(chunk_bytes, tensor.bytes(slice) - begin)};
 }
 
+/// So many bytes are read, then digested while they are in the core's cache.
+constexpr int64_t kDigestedBytes = int64_t{1} << 19;
+
 void read_chunk(const File& file, const Path& path, const StoredChunk& chunk, char* buffer) {
-  const auto bytes = static_cast<size_t>(chunk.bytes);
-  file.read_at(buffer, bytes, chunk.address());
-  if (chunk_digest(buffer, bytes) == chunk.slice->chunks[chunk.idx]) return;
+  StreamDigest digest;
+  for (int64_t begin = 0; begin < chunk.bytes; begin += kDigestedBytes) {
+    const auto bytes = static_cast<size_t>(std::min(kDigestedBytes, chunk.bytes - begin));
+    file.read_at(buffer + begin, bytes, chunk.address() + begin);
+    digest.add(buffer + begin, bytes);
+  }
+  if (digest.value() == chunk.slice->chunks[chunk.idx]) return;
   throw Error(
       ExitCode::Storage,
       fmt::format("{} is damaged: bytes {} to {} (chunk {} of {}) do not match their digest",
