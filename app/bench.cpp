@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
@@ -19,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kRepetitions = 9;
 constexpr double kSecondsPerRepetition = 0.02;
+constexpr double kSustainedSeconds = 1;
 
 double seconds_of(Stream& stream, const std::function<void()>& enqueue, int64_t calls) {
   stream.synchronize();
@@ -33,6 +35,24 @@ Tensor random_matrix(Stream& stream, const Shape& shape, DType dtype, uint32_t s
   fill_normal(stream, tensor, 1.0, {1, 0, site}, 0);
   return tensor;
 }
+
+class SquareProduct {
+ public:
+  SquareProduct(Stream& stream, DType dtype)
+      : stream_(stream),
+        size_(stream.device().is_cpu() ? 1024 : 8192),
+        a_(random_matrix(stream, {size_, size_}, dtype, 1)),
+        b_(random_matrix(stream, {size_, size_}, dtype, 2)),
+        c_(Tensor::empty(stream, "bench", {size_, size_}, dtype)) {}
+
+  void enqueue() const { gemm(stream_, c_, a_, Transpose::No, b_, Transpose::Yes); }
+  double flops() const { return 2 * std::pow(static_cast<double>(size_), 3); }
+
+ private:
+  Stream& stream_;
+  int64_t size_;
+  Tensor a_, b_, c_;
+};
 
 }  // namespace
 
@@ -57,14 +77,16 @@ double measure_copy_ceiling(Stream& stream) {
 }
 
 double measure_gemm_ceiling(Stream& stream, DType dtype) {
-  const int64_t n = stream.device().is_cpu() ? 1024 : 8192;
-  const Tensor a = random_matrix(stream, {n, n}, dtype, 1);
-  const Tensor b = random_matrix(stream, {n, n}, dtype, 2);
-  const Tensor c = Tensor::empty(stream, "bench", {n, n}, dtype);
-  const CallTimes times =
-      time_calls(stream, [&] { gemm(stream, c, a, Transpose::No, b, Transpose::Yes); });
-  const auto size = static_cast<double>(n);
-  return 2 * size * size * size / times.median;
+  const SquareProduct product(stream, dtype);
+  return product.flops() / time_calls(stream, [&] { product.enqueue(); }).median;
+}
+
+double measure_sustained_gemm(Stream& stream, DType dtype) {
+  const SquareProduct product(stream, dtype);
+  const auto enqueue = [&] { product.enqueue(); };
+  const double once = seconds_of(stream, enqueue, 2) / 2;
+  const auto calls = static_cast<int64_t>(kSustainedSeconds / once) + 1;
+  return product.flops() * static_cast<double>(calls) / seconds_of(stream, enqueue, calls);
 }
 
 std::string bench_table(const std::vector<BenchRow>& rows) {

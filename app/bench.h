@@ -41,6 +41,8 @@ CallTimes time_calls(Stream& stream, const std::function<void()>& enqueue);
 /// in `dtype` (FLOP/s).
 double measure_copy_ceiling(Stream& stream);
 double measure_gemm_ceiling(Stream& stream, DType dtype);
+/// The same product for a second: the rate at the clock that the device holds.
+double measure_sustained_gemm(Stream& stream, DType dtype);
 
 std::vector<BenchRow> bench_ops(Stream& stream, const RunConfig& config);
 std::vector<BenchRow> bench_copy(Stream& stream);
@@ -68,10 +70,19 @@ ExitCode bench_pipeline(Runtime& runtime, int64_t forward_us, int64_t steps, boo
 ExitCode bench_comm(const RunConfig& config, Runtime& runtime, int64_t max_mib, bool json,
                     const std::string& command);
 
+struct StepBenchOptions {
+  int64_t warmup = 2;
+  int64_t steps = 5;
+  // After them, two steps more under core/device_trace.h: each kernel's time, and the share of
+  // these steps in which rank 0's GPU was busy.
+  bool kernels = false;
+  bool json = false;
+  std::string command;
+};
 /// Trains `steps` steps after `warmup` on the configuration's data and prints tokens/s, TFLOP/s,
-/// MFU and peak memory; no checkpoint, no run directory.
-ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, int64_t steps,
-                    bool json, const std::string& command);
+/// MFU and peak memory; on one GPU also the rate of a second of dense products just before. No
+/// checkpoint, no run directory. Error(ExitCode::Usage) for `kernels` without a GPU.
+ExitCode bench_step(const RunConfig& config, Runtime& runtime, const StepBenchOptions& options);
 
 /// AdamW and SGD on the host (BF16 values, FP32 state) with 1, 2, 4 ... and all threads, and with
 /// each VectorLevel, beside loops that read and write the same memory and do almost nothing else,

@@ -233,13 +233,16 @@ void add_bench_command(CLI::App& root, int& exit_code) {
       ->check(CLI::NonNegativeNumber);
   step->add_option("--steps", options->steps, "Steps that count; the median is reported")
       ->check(CLI::PositiveNumber);
+  const auto kernels = std::make_shared<bool>(false);
+  step->add_flag("--kernels", *kernels, "Also the time of each kernel of a GPU, in two steps more");
   step->footer("Example: ferry bench step configs/bench/olmoe_8l.toml --steps 20");
-  step->callback([options, &exit_code] {
+  step->callback([options, kernels, &exit_code] {
     exit_code = run_job([&](Runtime& runtime) {
       const RunConfig config =
           load_valid_config(options->config, options->overrides, runtime.size());
-      return bench_step(config, runtime, options->warmup, options->steps, options->json,
-                        options->command("step"));
+      return bench_step(config, runtime,
+                        {options->warmup, options->steps, *kernels, options->json,
+                         concat(options->command("step"), *kernels ? " --kernels" : "")});
     });
   });
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "app/backend.h"
 #include "app/bench.h"
@@ -13,6 +14,7 @@
 #include "app/model/cost_model.h"
 #include "app/optimizer_offload.h"
 #include "app/rank_memory.h"
+#include "core/device_trace.h"
 
 namespace ferry {
 namespace {
@@ -43,12 +45,45 @@ void add_update(nlohmann::ordered_json& row, TrainModel& model, const StepTimes&
   row["host_state_gib"] = static_cast<double>(hybrid->host_memory().current()) / (1 << 30);
 }
 
+// Steps that are watched: their share with a busy GPU, and what it did.
+struct WatchedSteps {
+  static constexpr int64_t kSteps = 2;
+  DeviceActivity activity;
+  double seconds = 0;  // of all
+
+  void add_to(nlohmann::ordered_json& row) const {
+    constexpr double kSmallestShare = 1e-3;
+    row["watched_step_s"] = seconds / kSteps;
+    row["gpu_busy"] = activity.busy_seconds / seconds;
+    for (const DeviceActivity::Work& work : activity.work) {
+      if (work.seconds < kSmallestShare * seconds) break;
+      row["kernels"].push_back({{"name", work.name},
+                                {"calls", work.calls / kSteps},
+                                {"s", work.seconds / kSteps},
+                                {"of_step", work.seconds / seconds}});
+    }
+  }
+};
+
+std::string kernel_table(const nlohmann::ordered_json& kernels) {
+  std::string text =
+      fmt::format("\n{:>8} {:>10} {:>8}  {}\n", "calls", "ms a step", "of step", "kernel");
+  for (const auto& kernel : kernels)
+    text += fmt::format("{:>8} {:>10.3f} {:>7.1f}%  {}\n", kernel["calls"].get<int64_t>(),
+                        1e3 * kernel["s"].get<double>(), 100 * kernel["of_step"].get<double>(),
+                        kernel["name"].get<std::string>());
+  return text;
+}
+
 }  // namespace
 
-ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, int64_t steps,
-                    bool json, const std::string& command) {
+ExitCode bench_step(const RunConfig& config, Runtime& runtime, const StepBenchOptions& options) {
   const Backend backend = choose_backend(config.run.backend, config.model.precision, runtime,
                                          config.parallel.share_gpu);
+  if (options.kernels && backend.device().is_cpu())
+    fail(ExitCode::Usage,
+         "error: --kernels lists the kernels of a GPU, and this run is on the CPU\n"
+         "  try : run.backend=cuda, or without --kernels");
   const Mesh mesh(runtime.size(), mesh_sizes(config.parallel));
   const MeshGroups groups(mesh, *backend.world);
   RunConfig unsaved = config;
@@ -58,7 +93,7 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, i
   const auto stream = backend.device().make_stream("compute");
   TrainModel model(config, *stream, groups, runtime.local_size());
   RunConfig needed = config;
-  needed.run.steps = warmup + steps;
+  needed.run.steps = options.warmup + options.steps + WatchedSteps::kSteps;
   Loader loader(open_dataset(training_data_spec(needed, runtime.size())),
                 loader_config(config, groups));
 
@@ -70,13 +105,28 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, i
     for (const std::string& line : lines) std::cerr << line << std::endl;
   };
   say(optimizer_offload.begin());
-  const StepTimes times = measure_steps(config, backend, model, loader, 1, warmup, steps,
-                                        [&](double seconds, double optimizer_seconds) {
-                                          StepReport report;
-                                          report.seconds = seconds;
-                                          report.optimizer_seconds = optimizer_seconds;
-                                          say(optimizer_offload.after_step(report));
-                                        });
+  const auto measure = [&](int64_t before, int64_t warmup, int64_t steps) {
+    return measure_steps(config, backend, model, loader, before + 1, warmup, steps,
+                         [&](double seconds, double optimizer_seconds) {
+                           StepReport report;
+                           report.seconds = seconds;
+                           report.optimizer_seconds = optimizer_seconds;
+                           say(optimizer_offload.after_step(report));
+                         });
+  };
+  measure(0, options.warmup, 0);
+  // Beside other ranks it would be their rate, too.
+  const bool is_alone = runtime.size() == 1 && !backend.device().is_cpu();
+  const double sustained =
+      is_alone ? measure_sustained_gemm(*stream, dtype_of(config.model.precision)) : 0;
+  const StepTimes times = measure(options.warmup, 0, options.steps);
+  WatchedSteps watched;
+  if (options.kernels) {
+    const auto trace = start_device_trace();
+    const StepTimes watched_times = measure(options.warmup + options.steps, 0, watched.kSteps);
+    watched.activity = trace->stop();
+    watched.seconds = std::reduce(watched_times.step.begin(), watched_times.step.end());
+  }
   if (runtime.rank() != 0) return ExitCode::Done;
 
   const double seconds = median(times.step);
@@ -87,7 +137,7 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, i
   row["layout"] = grid_text(config, mesh);
   row["tokens_per_step"] = step_tokens;
   row["micro_batch"] = config.batch.micro;
-  row["steps"] = steps;
+  row["steps"] = options.steps;
   row["step_s"] = seconds;
   row["step_s_min"] = *std::min_element(times.step.begin(), times.step.end());
   // Well below forward_backward_s: the host never waits for the device inside a step.
@@ -100,15 +150,21 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, int64_t warmup, i
   row["tokens_per_s"] = step_tokens / seconds;
   row["tflops"] = flops / seconds / 1e12;
   if (peak > 0) row["mfu"] = flops / seconds / peak;
+  if (sustained > 0) {
+    row["sustained_gemm_tflops"] = sustained / 1e12;
+    row["of_sustained_gemm"] = flops / seconds / sustained;
+  }
   row["peak_gib"] = static_cast<double>(backend.device().memory().peak()) / (1 << 30);
   row["loss"] = times.loss;
-  add_origin(row, backend.device().name(), command);
-  if (json) {
+  if (options.kernels) watched.add_to(row);
+  add_origin(row, backend.device().name(), options.command);
+  if (options.json) {
     std::cout << row.dump() << std::endl;
     return ExitCode::Done;
   }
   for (const auto& [key, value] : row.items())
-    std::cout << fmt::format("{:<20} {}\n", key, value.dump());
+    if (key != "kernels") std::cout << fmt::format("{:<22} {}\n", key, value.dump());
+  if (options.kernels) std::cout << kernel_table(row["kernels"]);
   std::cout << "\nmemory, bytes at each name's peak\n";
   for (const auto& usage : backend.device().memory().table())
     std::cout << fmt::format("{:<28} {:>16}\n", usage.name, usage.peak);

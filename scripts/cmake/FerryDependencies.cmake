@@ -1,4 +1,4 @@
-# Every library is found here, once. Sets FERRY_HAVE_CUDA, FERRY_HAVE_NCCL and FERRY_HAVE_CUDNN.
+# Every library is found here, once. Sets FERRY_HAVE_CUDA, _NCCL, _CUDNN and _CUPTI.
 #
 # Where scripts/offline_bundle.sh has filled FERRY_BUNDLE, its headers come first: a host without a
 # network builds from it.
@@ -116,9 +116,25 @@ if(FERRY_HAVE_CUDA)
     set(ferry_cudnn_found ON)
   endif()
 endif()
+if(FERRY_HAVE_CUDA)
+  # What ferry bench step --kernels watches a GPU with.
+  find_path(FERRY_CUPTI_INCLUDE cupti.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
+            PATH_SUFFIXES ../extras/CUPTI/include)
+  find_library(FERRY_CUPTI_LIBRARY cupti HINTS ${ferry_cuda_roots}
+               PATH_SUFFIXES lib lib64 extras/CUPTI/lib64)
+  if(FERRY_CUPTI_INCLUDE AND FERRY_CUPTI_LIBRARY)
+    set(ferry_cupti_found ON)
+  endif()
+endif()
 ferry_decide(NCCL ferry_nccl_found "CUDA, nccl.h or libnccl was not found")
 ferry_decide(CUDNN ferry_cudnn_found
              "CUDA, cudnn.h, libcudnn or cudnn_frontend.h was not found (scripts/setup.sh fetches the last)")
+ferry_decide(CUPTI ferry_cupti_found "CUDA, cupti.h or libcupti was not found")
+if(FERRY_HAVE_CUPTI)
+  add_library(ferry_cupti INTERFACE)
+  target_include_directories(ferry_cupti SYSTEM INTERFACE "${FERRY_CUPTI_INCLUDE}")
+  target_link_libraries(ferry_cupti INTERFACE "${FERRY_CUPTI_LIBRARY}")
+endif()
 if(FERRY_HAVE_NCCL)
   add_library(ferry_nccl INTERFACE)
   target_include_directories(ferry_nccl SYSTEM INTERFACE "${FERRY_NCCL_INCLUDE}")
@@ -131,7 +147,7 @@ if(FERRY_HAVE_CUDNN)
   # The front end compiles some of its kernels at run time.
   target_link_libraries(ferry_cudnn INTERFACE "${FERRY_CUDNN_LIBRARY}" CUDA::nvrtc)
 endif()
-message(STATUS "Ferry: CUDA ${FERRY_HAVE_CUDA}, NCCL ${FERRY_HAVE_NCCL}, cuDNN ${FERRY_HAVE_CUDNN}")
+message(STATUS "Ferry: CUDA ${FERRY_HAVE_CUDA}, NCCL ${FERRY_HAVE_NCCL}, cuDNN ${FERRY_HAVE_CUDNN}, CUPTI ${FERRY_HAVE_CUPTI}")
 
 if(FERRY_TESTS)
   find_package(GTest REQUIRED)

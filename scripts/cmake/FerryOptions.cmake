@@ -1,6 +1,6 @@
 # What can be switched: optional backends, sanitizers, warnings.
 
-foreach(part CUDA NCCL CUDNN)
+foreach(part CUDA NCCL CUDNN CUPTI)
   set(FERRY_${part} AUTO CACHE STRING "Build with ${part}: AUTO (if found), ON (must be found) or OFF")
   set_property(CACHE FERRY_${part} PROPERTY STRINGS AUTO ON OFF)
 endforeach()

@@ -4,6 +4,7 @@
 #   *_cuda.cpp, *.cu     with CUDA only         no_cuda.cpp    without CUDA only
 #   nccl_*.cpp           with NCCL only         no_nccl.cpp    without NCCL only
 #   cudnn_*.cpp          with cuDNN only        no_cudnn.cu    with CUDA but without cuDNN
+#   cupti_*.cpp          with CUPTI only        no_cupti.cpp   without CUPTI only
 
 function(ferry_part_sources out folder)
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/${folder}/*.cpp"
@@ -27,6 +28,11 @@ function(ferry_part_sources out folder)
   else()
     list(FILTER sources EXCLUDE REGEX "/cudnn_[^/]*$")
   endif()
+  if(FERRY_HAVE_CUPTI)
+    list(FILTER sources EXCLUDE REGEX "/no_cupti\\.cpp$")
+  else()
+    list(FILTER sources EXCLUDE REGEX "/cupti_[^/]*$")
+  endif()
   set(${out} ${sources} PARENT_SCOPE)
 endfunction()
 
@@ -46,6 +52,9 @@ set(FERRY_LIBRARIES_app ferry_toml ferry_cli ferry_json ferry_fmt ferry_openblas
                          MPI::MPI_CXX)
 if(FERRY_HAVE_CUDA)
   list(APPEND FERRY_LIBRARIES_core ferry_cuda)
+endif()
+if(FERRY_HAVE_CUPTI)
+  list(APPEND FERRY_LIBRARIES_core ferry_cupti)
 endif()
 if(FERRY_HAVE_NCCL)
   list(APPEND FERRY_LIBRARIES_core_comm ferry_nccl)
@@ -138,6 +147,9 @@ function(add_part_tests folder name)
   endif()
   if(NOT FERRY_HAVE_CUDNN)
     list(FILTER tests EXCLUDE REGEX "/cudnn_[^/]*$")
+  endif()
+  if(NOT FERRY_HAVE_CUPTI)
+    list(FILTER tests EXCLUDE REGEX "/cupti_[^/]*$")
   endif()
   set(mpi_tests ${tests})
   list(FILTER tests EXCLUDE REGEX "_mpi_test\\.cpp$")
