@@ -1,8 +1,8 @@
 #include "moe/router.h"
 
 #include "core/ops/elementwise.h"
-#include "core/ops/gemm.h"
 #include "core/ops/reduce.h"
+#include "core/ops/split_gemm.h"
 
 namespace ferry {
 
@@ -23,18 +23,11 @@ Router::Router(const std::string& name, int64_t hidden, const MoeConfig& config,
   tensor_.replicate_inside(weight_);
 }
 
-Tensor Router::widen(Stream& stream, const Tensor& x) const {
-  if (x.dtype() == weight_.dtype) return x;
-  const Tensor wide = Tensor::empty(stream, "router input", x.shape(), weight_.dtype);
-  cast(stream, wide, x);
-  return wide;
-}
-
 Routing Router::forward(Pass& pass, const Tensor& x) {
   Stream& stream = pass.stream;
   const int64_t num_tokens = x.dim(0), experts = weight_.shape[0];
   const Tensor logits = Tensor::empty(stream, "router", {num_tokens, experts}, weight_.dtype);
-  gemm(stream, logits, widen(stream, x), Transpose::No, weight_.value, Transpose::Yes);
+  split_gemm_forward(stream, logits, x, weight_.value);
   if (forced_.active()) {
     const int64_t first_token = tensor_.rank * num_tokens;
     accumulate(stream, logits, forced_.bias(stream, first_token, num_tokens, weight_.dtype));
@@ -99,12 +92,9 @@ Tensor Router::backward(Pass& pass, const Tensor& dprobs) {
   const Tensor dlogits = Tensor::empty(stream, "gradients", scores.shape(), weight_.dtype);
   topk_gate_backward(stream, dlogits, dprobs, {probs, experts, scores, lse}, expert_gradient,
                      z_gradient, pre_softmax_);
-  gemm(stream, weight_.grad, dlogits, Transpose::Yes, widen(stream, x), Transpose::No, 1);
-  const Tensor wide_dx = Tensor::empty(stream, "gradients", x.shape(), weight_.dtype);
-  gemm(stream, wide_dx, dlogits, Transpose::No, weight_.value, Transpose::No);
-  if (x.dtype() == weight_.dtype) return wide_dx;
+  split_gemm_wgrad(stream, weight_.grad, dlogits, x);
   const Tensor dx = Tensor::empty(stream, "gradients", x.shape(), x.dtype());
-  cast(stream, dx, wide_dx);
+  split_gemm_dgrad(stream, dx, dlogits, weight_.value);
   return dx;
 }
 

@@ -51,7 +51,6 @@ class Router {
  private:
   void record_losses(Pass& pass, const GateResult& gate, const RoutingPlan& plan,
                      const Tensor& expert_gradient);
-  Tensor widen(Stream& stream, const Tensor& x) const;
 
   Parameter weight_;  // [E, hidden] accumulate_dtype: the router is never rounded to bf16
   int64_t top_k_;

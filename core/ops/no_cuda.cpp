@@ -16,6 +16,7 @@
 #include "core/ops/rope_kernels.h"
 #include "core/ops/row_capacity_kernels.h"
 #include "core/ops/sgd_kernels.h"
+#include "core/ops/split_gemm_kernels.h"
 #include "core/ops/swiglu_kernels.h"
 #include "core/ops/topk_gate_kernels.h"
 
@@ -179,6 +180,8 @@ void limit_rows(Stream&, const Tensor&, const Tensor&, const RoutingPlan&, int64
 void sgd(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const SgdSettings&) {
   missing("sgd");
 }
+void split_rows(Stream&, const Tensor&, const Tensor&, SplitOrder) { missing("split_rows"); }
+void sum_places(Stream&, const Tensor&, const Tensor&) { missing("sum_places"); }
 void swiglu_forward(Stream&, const Tensor&, const Tensor&, const Tensor&) {
   missing("swiglu_forward");
 }
