@@ -44,11 +44,17 @@ ParallelModel::Input ParallelModel::run(int64_t num_micro, BatchFeed& feed, Bloc
   const int64_t num_tokens = config_.batch.micro * config_.model.seq;
   const MessageType message{{axes_.tensor.num_rows(num_tokens), config_.model.hidden},
                             dtype_of(config_.model.precision)};
-  if (context.training && context.memory != nullptr) context.memory->begin_step(actions, stream_);
-  MicroBatchWork work(chunks_, stream_, feed, hooks, context, std::move(before_backward));
+  if (context.num_graphed > 0 && !graph_)
+    graph_ = std::make_unique<GraphedMicroBatch>(*chunks_.front());
+  // What a graph saves is counted when it is recorded: the peaks of that step stay.
+  const bool counts = context.training && context.memory != nullptr &&
+                      (context.num_graphed == 0 || graph_->graph() == nullptr);
+  if (counts) context.memory->begin_step(actions, stream_);
+  MicroBatchWork work(chunks_, stream_, feed, hooks, context, std::move(before_backward),
+                      graph_.get());
   executor_.run(actions, message, work);
   work.check_done();
-  if (context.training && context.memory != nullptr) context.memory->end_step(stream_);
+  if (counts) context.memory->end_step(stream_);
   const MeshCoordinates at = groups_.coordinates();
   return {at.tp == 0 && at.pp == 0 ? work.num_loss_tokens() : 0, work.data_seconds()};
 }

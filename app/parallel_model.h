@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "app/graphed_micro_batch.h"
 #include "app/micro_batch_work.h"
 #include "app/model_layout.h"
 #include "pipeline/executor.h"
@@ -29,6 +30,11 @@ class ParallelModel {
   /// micro)` is told of each backward pass that is about to be enqueued.
   Input run(int64_t num_micro, BatchFeed& feed, BlockHooks& hooks, const StepContext& context,
             std::function<void(int, int)> before_backward = {});
+
+  /// What micro-batches are graphs of (StepContext::num_graphed); null before the first of them.
+  const GraphedMicroBatch* graph() const { return graph_.get(); }
+  /// The next micro-batch that may be a graph is recorded anew.
+  void drop_graph() { graph_.reset(); }
 
   /// moe.rank_capacity_factor: whether rows of experts are limited from the next pass on. Always
   /// the same on all ranks.
@@ -55,6 +61,7 @@ class ParallelModel {
   RankCapacity capacity_;
   ModelAxes axes_;
   std::vector<std::unique_ptr<Gpt>> chunks_;
+  std::unique_ptr<GraphedMicroBatch> graph_;
   std::vector<Parameter*> parameters_;
   PipelineLinks links_;
   Executor executor_;

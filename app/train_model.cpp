@@ -43,6 +43,7 @@ HybridSettings hybrid_settings(const OptimizerTable& optimizer, int ranks_of_hos
 TrainModel::TrainModel(const RunConfig& config, Stream& stream, const MeshGroups& groups,
                        int ranks_of_host)
     : config_(config),
+      graphs_(config.cuda_graph),
       model_(config, stream, groups),
       memory_(std::make_unique<ActivationMemory>(config, stream.device(), groups.coordinates().pp)),
       groups_(reduce_groups(groups)),
@@ -113,24 +114,41 @@ void TrainModel::replace_values(Write write) {
 void TrainModel::begin_step() {
   store_->begin_step(model_.stream());
   buckets_.zero(model_.stream());
-  totals_.clear();
+  // In place: graphs know where they are.
+  for (const auto& [name, total] : totals_.all()) model_.stream().zero(total);
+}
+
+int64_t TrainModel::num_graphed(int64_t num_micro) {
+  if (graphs_.impl != "full_iteration") return 0;
+  if (num_eager_steps_ < graphs_.warmup_steps) {
+    ++num_eager_steps_;
+    return 0;
+  }
+  // While the last micro-batch goes back, its finished blocks are reduced over ranks, and sent to
+  // the host's part of the optimizer.
+  const bool reduces = config_.optimizer.overlap_grad_reduce && model_.groups().mesh().dp() > 1;
+  const bool last_is_eager = num_micro > 1 && (reduces || hybrid_ != nullptr);
+  return last_is_eager ? num_micro - 1 : num_micro;
 }
 
 ParallelModel::Input TrainModel::forward_backward(BatchFeed& feed, int64_t first_sample,
                                                   int64_t step) {
   const int64_t num_micro = config_.num_microbatches(model_.groups().mesh().world());
+  const int64_t num_graphs = num_graphed(num_micro);
+  if (num_graphs > 0) finish_update();  // a graph does not wait block by block
   const StepContext context{
-      totals_,
-      {static_cast<uint64_t>(config_.run.seed), static_cast<uint32_t>(step), 0},
-      first_sample,
-      true,
-      memory_.get()};
+      totals_,       {static_cast<uint64_t>(config_.run.seed), static_cast<uint32_t>(step), 0},
+      first_sample,  true,
+      memory_.get(), num_graphs};
   return model_.run(num_micro, feed, hooks_, context,
                     [&](int, int micro) { reducer_.set_last(micro + 1 == num_micro); });
 }
 
 void TrainModel::set_activation_memory(const RunConfig& config) {
   CHECK(!weights_ && !config.layer_offload.weights, "weights that move stay where they are");
+  graphs_ = config.cuda_graph;
+  num_eager_steps_ = 0;
+  model_.drop_graph();
   memory_.reset();  // before another one registers with the device
   memory_ = std::make_unique<ActivationMemory>(config, model_.stream().device(),
                                                model_.groups().coordinates().pp);

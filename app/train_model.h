@@ -63,7 +63,7 @@ class TrainModel {
   /// Where saved activations live, and what moving them took in the last step.
   ActivationMemory& activation_memory() { return *memory_; }
   /// From the next step on, as the memory tables of `config` say; the model stays as it is, so
-  /// modules that are recomputed from their input stay those.
+  /// modules that are recomputed from their input stay those. Graphs begin anew, with a warm-up.
   void set_activation_memory(const RunConfig& config);
   const std::vector<Parameter*>& parameters() const { return model_.parameters(); }
   StepTotals& totals() { return totals_; }
@@ -99,6 +99,8 @@ class TrainModel {
    private:
     TrainModel& model_;
   };
+  // Micro-batches of the step that begins that may be graphs.
+  int64_t num_graphed(int64_t num_micro);
   // Tells the store of the block's gradients that are final.
   void send_gradients(Stream& stream, int block);
   std::unique_ptr<StateStore> make_store(const RunConfig& config, Stream& stream,
@@ -108,6 +110,8 @@ class TrainModel {
   void replace_values(Write write);
 
   const RunConfig& config_;
+  CudaGraphTable graphs_;
+  int64_t num_eager_steps_ = 0;  // without graphs, so far
   ParallelModel model_;
   std::unique_ptr<ActivationMemory> memory_;
   ReduceGroups groups_;

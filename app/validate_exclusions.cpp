@@ -281,6 +281,20 @@ std::vector<Exclusion> recompute_exclusions() {
        "shared saved activations with sequence parallelism",
        "sequence parallelism already shares them",
        "one of them"},
+      {{"cuda_graph.warmup_steps", kGraph},
+       [](const RunConfig& c) {
+         return c.cuda_graph.impl == "full_iteration" && c.cuda_graph.warmup_steps == 0;
+       },
+       "a graph of the iteration without a warm-up",
+       "tables and plans that are made at their first use must exist when it is recorded",
+       "cuda_graph.warmup_steps = 1 or more"},
+      {{kGraphModules, kGraph},
+       [](const RunConfig& c) {
+         return c.cuda_graph.impl == "full_iteration" && !c.cuda_graph.modules.empty();
+       },
+       "modules of a graph of the iteration",
+       "that graph has all modules",
+       "remove cuda_graph.modules"},
       {{kGraph, "run.backend"},
        [](const RunConfig& c) { return c.cuda_graph.impl != "none" && c.run.backend == "cpu"; },
        "CUDA graphs on the CPU",

@@ -26,10 +26,70 @@ bool balances(const RunConfig& c, std::string_view loss) {
   return std::find(names.begin(), names.end(), loss) != names.end();
 }
 
+bool graphs_iteration(const RunConfig& c) { return c.cuda_graph.impl == "full_iteration"; }
+
+// What a graph of a micro-batch cannot be recorded with.
+std::vector<Exclusion> graph_features() {
+  const char kImpl[] = "cuda_graph.impl";
+  return {
+      missing(
+          {kImpl}, [](const RunConfig& c) { return c.cuda_graph.impl == "local"; },
+          "the capture of CUDA graphs of modules",
+          "cuda_graph.impl = full_iteration, or cuda_graph.impl = none"),
+      missing(
+          {kImpl, "parallel.pipeline"},
+          [](const RunConfig& c) { return graphs_iteration(c) && c.parallel.pipeline > 1; },
+          "a graph of the iteration in a pipeline",
+          "cuda_graph.impl = none, or parallel.pipeline = 1"),
+      missing(
+          {kImpl, "parallel.tensor"},
+          [](const RunConfig& c) { return graphs_iteration(c) && c.parallel.tensor > 1; },
+          "a graph of the iteration with tensor parallelism",
+          "cuda_graph.impl = none, or parallel.tensor = 1"),
+      missing(
+          {kImpl, "parallel.expert", "parallel.expert_tensor"},
+          [](const RunConfig& c) {
+            return graphs_iteration(c) && (c.parallel.expert > 1 || c.parallel.expert_tensor > 1);
+          },
+          "a graph of the iteration with expert parallelism, whose counts of rows the host needs,",
+          "cuda_graph.impl = none, or parallel.expert = 1 and parallel.expert_tensor = 1"),
+      missing(
+          {kImpl, "model.hidden_dropout", "model.attention_dropout"},
+          [](const RunConfig& c) {
+            return graphs_iteration(c) &&
+                   (c.model.hidden_dropout > 0 || c.model.attention_dropout > 0);
+          },
+          "a graph of the iteration with dropout, whose random numbers change from step to step,",
+          "cuda_graph.impl = none, or model.hidden_dropout = 0 and model.attention_dropout = 0"),
+      missing(
+          {kImpl, "activation_offload.enabled"},
+          [](const RunConfig& c) { return graphs_iteration(c) && c.activation_offload.enabled; },
+          "a graph of the iteration with activation offload",
+          "cuda_graph.impl = none, or activation_offload.enabled = false"),
+      missing(
+          {kImpl, "layer_offload.layers"},
+          [](const RunConfig& c) { return graphs_iteration(c) && c.layer_offload.layers > 0; },
+          "a graph of the iteration with layer offload",
+          "cuda_graph.impl = none, or layer_offload.layers = 0"),
+      missing(
+          {kImpl, "paged_stash.enabled"},
+          [](const RunConfig& c) { return graphs_iteration(c) && c.paged_stash.enabled; },
+          "a graph of the iteration with the paged stash, whose steps may run again,",
+          "cuda_graph.impl = none, or paged_stash.enabled = false"),
+      missing(
+          {kImpl, "moe.rank_capacity_factor"},
+          [](const RunConfig& c) {
+            return graphs_iteration(c) && c.moe.rank_capacity_factor.has_value();
+          },
+          "a graph of the iteration with a bound on rows, whose steps may run again,",
+          "cuda_graph.impl = none, or remove moe.rank_capacity_factor"),
+  };
+}
+
 }  // namespace
 
 const std::vector<Exclusion>& unsupported_features() {
-  static const std::vector<Exclusion> table = {
+  static const std::vector<Exclusion> features = {
       missing(
           {"parallel.context"}, [](const RunConfig& c) { return c.parallel.context > 1; },
           "context parallelism", "parallel.context = 1"),
@@ -80,9 +140,6 @@ const std::vector<Exclusion>& unsupported_features() {
           "a delay of offload until graphs are replayed",
           "activation_offload.delay_until_graph = false"),
       missing(
-          {"cuda_graph.impl"}, [](const RunConfig& c) { return c.cuda_graph.impl != "none"; },
-          "the capture of CUDA graphs", "cuda_graph.impl = none"),
-      missing(
           {"data.document_mask"}, [](const RunConfig& c) { return c.data.document_mask; },
           "the document mask", "data.document_mask = false"),
       missing(
@@ -99,6 +156,12 @@ const std::vector<Exclusion>& unsupported_features() {
           {"debug.dump_token_loss"}, [](const RunConfig& c) { return c.debug.dump_token_loss; },
           "the dump of token losses", "debug.dump_token_loss = false"),
   };
+  static const std::vector<Exclusion> table = [] {
+    std::vector<Exclusion> rows = features;
+    const std::vector<Exclusion> more = graph_features();
+    rows.insert(rows.end(), more.begin(), more.end());
+    return rows;
+  }();
   return table;
 }
 

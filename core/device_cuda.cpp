@@ -79,6 +79,7 @@ void CudaDevice::release_unused_memory() {
   make_current();
   CUDA_CHECK(cudaDeviceSynchronize());
   CUDA_CHECK(cudaMemPoolTrimTo(pool_, 0));
+  CUDA_CHECK(cudaDeviceGraphMemTrim(ordinal_));
 }
 
 cublasLtHandle_t CudaDevice::cublaslt() {

@@ -36,7 +36,8 @@ class CudaDevice final : public Device {
   cublasLtHandle_t cublaslt();
   const std::shared_ptr<CudaEventPool>& events() const { return events_; }
   PinnedPool& pinned_pool() { return pinned_pool_; }
-  /// Returns to the driver what its pool keeps unused; waits for the device.
+  /// Returns to the driver what its pool, and graphs that are not running, keep unused; waits for
+  /// the device.
   void release_unused_memory();
   /// The largest current allocations of a ledger, for error messages.
   static std::string table_text(const MemoryLedger& ledger);

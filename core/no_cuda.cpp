@@ -2,6 +2,7 @@
 
 #include "core/check.h"
 #include "core/device.h"
+#include "core/graph.h"
 
 namespace ferry {
 namespace {
@@ -17,6 +18,8 @@ namespace {
 std::unique_ptr<Device> make_cuda_device(int) { fail_without_cuda(); }
 
 std::string cuda_bus_id(int) { fail_without_cuda(); }
+
+std::unique_ptr<Graph> capture_cuda(Stream&, const std::function<void()>&) { fail_without_cuda(); }
 
 int num_cuda_devices() { return 0; }
 

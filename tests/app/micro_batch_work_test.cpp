@@ -136,6 +136,14 @@ TEST_F(MicroBatchWorkTest, EvaluationKeepsNothing) {
   EXPECT_EQ(work.num_loss_tokens(), 3 * 2 * 16);
 }
 
+TEST_F(MicroBatchWorkTest, PartsOfAModelAreNoGraphs) {
+  EXPECT_THAT(
+      internal_error([&] {
+        MicroBatchWork(chunks_, stream(), *feed_, hooks_, {totals_, {}, 0, true, nullptr, 1});
+      }),
+      HasSubstr("a micro-batch is a graph only as a whole"));
+}
+
 TEST_F(MicroBatchWorkTest, PassesOutOfOrderAreOurBug) {
   MicroBatchWork work = make(true);
   const Tensor x = work.forward(0, 0, {});

@@ -86,6 +86,10 @@ const std::map<std::string, Overrides>& exclusion_cases() {
       {"shared saved activations with sequence parallelism",
        {full[0], full[1], full[2], "recompute.distribute_saved_activations=true",
         "parallel.tensor=2", "parallel.sequence=true"}},
+      {"a graph of the iteration without a warm-up",
+       {"cuda_graph.impl=full_iteration", "cuda_graph.warmup_steps=0"}},
+      {"modules of a graph of the iteration",
+       {"cuda_graph.impl=full_iteration", "cuda_graph.modules=[attn]"}},
       {"CUDA graphs on the CPU", {"cuda_graph.impl=local", "run.backend=cpu"}},
   };
   return cases;
