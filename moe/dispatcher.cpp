@@ -9,11 +9,15 @@ namespace ferry {
 
 Dispatched Dispatcher::dispatch(Pass& pass, const Tensor& x, const Tensor& probs) {
   Dispatched result;
-  result.rows = rows_of_tokens(pass, x, name_of(Label::ExpertFc1));
-  pass.tape().save_rebuildable(Label::MoePermute, result.rows, {x},
-                               [this, &pass](Stream&, std::span<const Tensor> inputs) {
-                                 return rows_of_tokens(pass, inputs[0], name_of(Label::ExpertFc1));
-                               });
+  if (const std::optional<Rows> rows = rows_in_place(pass, x)) {
+    result.rows = *rows;
+  } else {
+    result.rows = rows_of_tokens(pass, x, name_of(Label::ExpertFc1));
+    const auto rebuild = [this, &pass](Stream&, std::span<const Tensor> inputs) {
+      return rows_of_tokens(pass, inputs[0], name_of(Label::ExpertFc1));
+    };
+    pass.tape().save_rebuildable(Label::MoePermute, result.rows.x, {x}, rebuild);
+  }
   result.probs = numbers_of_rows(pass, probs);
   result.offsets = offsets(pass);
   return result;
@@ -44,8 +48,8 @@ Tensor Dispatcher::limit_offsets(Pass& pass, const RoutingPlan& plan, int64_t nu
 }
 
 std::unique_ptr<Dispatcher> make_dispatcher(const std::string& kind, int64_t num_experts,
-                                            const ExpertParallel& experts) {
-  if (experts.size() == 1) return std::make_unique<LocalDispatcher>();
+                                            const ExpertParallel& experts, bool gather) {
+  if (experts.size() == 1) return std::make_unique<LocalDispatcher>(gather);
   if (kind == "allgather") return std::make_unique<AllGatherDispatcher>(num_experts, experts);
   CHECK(kind == "alltoall", "no dispatcher is called ", kind);
   return std::make_unique<AllToAllDispatcher>(num_experts, experts);

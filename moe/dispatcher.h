@@ -23,6 +23,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/ops/grouped_gemm.h"
 #include "core/pass.h"
 #include "moe/expert_parallel.h"
 #include "moe/router.h"
@@ -31,7 +32,7 @@ namespace ferry {
 
 /// What the experts of this rank work on.
 struct Dispatched {
-  Tensor rows;     // [R, hidden]
+  Rows rows;       // [R, hidden]
   Tensor probs;    // [R]
   Tensor offsets;  // [local experts + 1] I32; the last one is the number of rows in use
 };
@@ -41,8 +42,8 @@ class Dispatcher {
   virtual ~Dispatcher() = default;
   /// Makes the plan of this micro-batch; on a second forward it stays as it is.
   virtual void prepare(Pass& pass, const Routing& routing) = 0;
-  /// x [T, hidden], which is on the tape, and the probabilities [T, k]. The rows can be made again
-  /// from x; on several ranks that takes another exchange.
+  /// x [T, hidden], which is on the tape, and the probabilities [T, k]. Rows that are copies can be
+  /// made again from x; on several ranks that takes another exchange.
   Dispatched dispatch(Pass& pass, const Tensor& x, const Tensor& probs);
   /// y [T, hidden] = residual (may be undefined) + the sum over the rows of each token.
   Tensor combine(Pass& pass, const Tensor& rows, const Tensor& residual);
@@ -61,6 +62,8 @@ class Dispatcher {
   // numbers, from tokens to experts and from experts to tokens, and each serves forward and
   // backward. The first three are called in this order.
 
+  /// The rows without a copy, if this kind of dispatcher has them, else nothing.
+  virtual std::optional<Rows> rows_in_place(Pass&, const Tensor&) const { return std::nullopt; }
   /// rows [R, hidden] of the tokens x [T, hidden], in memory of this name.
   virtual Tensor rows_of_tokens(Pass& pass, const Tensor& x, std::string_view name) const = 0;
   /// [R] from [T, k].
@@ -94,8 +97,8 @@ class Dispatcher {
 };
 
 /// `kind` is moe.dispatcher, which matters on several ranks only; `num_experts` is that of the
-/// layer.
+/// layer. `gather`: on one rank, experts read the rows of the tokens where they are.
 std::unique_ptr<Dispatcher> make_dispatcher(const std::string& kind, int64_t num_experts,
-                                            const ExpertParallel& experts);
+                                            const ExpertParallel& experts, bool gather = false);
 
 }  // namespace ferry

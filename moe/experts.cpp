@@ -2,7 +2,6 @@
 
 #include <vector>
 
-#include "core/ops/grouped_gemm.h"
 #include "core/ops/swiglu.h"
 
 namespace ferry {
@@ -46,15 +45,15 @@ Experts::Experts(const std::string& name, int64_t num_experts, const MlpConfig& 
   cut_columns(fc2_, parallel.etp_rank, parallel.etp_size);
 }
 
-Tensor Experts::forward(Pass& pass, const Tensor& rows, const Tensor& probs,
-                        const Tensor& offsets) {
+Tensor Experts::forward(Pass& pass, const Rows& rows, const Tensor& probs, const Tensor& offsets) {
   Stream& stream = pass.stream;
   const Tensor num_rows = offsets.rows(fc1_.shape[0], fc1_.shape[0] + 1);
   const Tensor gate_up =
-      Tensor::empty(stream, "expert fc1 output", {rows.dim(0), fc1_.shape[1]}, rows.dtype());
+      Tensor::empty(stream, "expert fc1 output", {rows.num_rows(), fc1_.shape[1]}, rows.x.dtype());
   const Tensor h = make_activation(stream, gate_up);
   grouped_gemm_swiglu_forward(stream, gate_up, h, rows, fc1_.value, probs, offsets);
-  pass.tape().save(stream, saved_as(Label::ExpertFc1), {rows, offsets}, num_rows);
+  pass.tape().save(stream, saved_as(Label::ExpertFc1), {rows.x, rows.slot_of_row, offsets},
+                   rows.gathered() ? Tensor() : num_rows);
   pass.tape().save(stream, saved_as(Label::MoeAct), {gate_up, probs}, num_rows);
   pass.tape().save_rebuildable(Label::MoeAct, h, {gate_up, probs},
                                [](Stream& on, std::span<const Tensor> inputs) {
@@ -62,7 +61,8 @@ Tensor Experts::forward(Pass& pass, const Tensor& rows, const Tensor& probs,
                                  swiglu_forward(on, again, inputs[0], inputs[1]);
                                  return again;
                                });
-  const Tensor y = Tensor::empty(stream, "expert output", rows.shape(), rows.dtype());
+  const Tensor y =
+      Tensor::empty(stream, "expert output", {rows.num_rows(), rows.x.dim(1)}, rows.x.dtype());
   grouped_gemm_forward(stream, y, h, fc2_.value, offsets);
   pass.tape().save(stream, saved_as(Label::ExpertFc2), {h, offsets}, num_rows);
   return y;
@@ -78,9 +78,10 @@ Experts::Gradients Experts::backward(Pass& pass, const Tensor& dy) {
   const Tensor dprobs = Tensor::empty(stream, "gradients", probs.shape(), probs.dtype());
   grouped_gemm_swiglu_backward(stream, dgate_up, dprobs, dy, fc2_.value, gate_up, probs, offsets);
 
-  const auto [rows, same_offsets] = pass.tape().load<2>(stream, saved_as(Label::ExpertFc1));
-  grouped_gemm_wgrad(stream, fc1_.grad, dgate_up, rows, same_offsets);
-  const Tensor drows = Tensor::empty(stream, "gradients", rows.shape(), rows.dtype());
+  const auto [x, slot_of_row, same_offsets] =
+      pass.tape().load<3>(stream, saved_as(Label::ExpertFc1));
+  grouped_gemm_wgrad(stream, fc1_.grad, dgate_up, Rows(x, slot_of_row), same_offsets);
+  const Tensor drows = Tensor::empty(stream, "gradients", {dgate_up.dim(0), x.dim(1)}, x.dtype());
   grouped_gemm_dgrad(stream, drows, dgate_up, fc1_.value, same_offsets);
   return {drows, dprobs};
 }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/module.h"
+#include "core/ops/grouped_gemm.h"
 #include "layers/mlp.h"
 #include "moe/expert_parallel.h"
 
@@ -22,8 +23,9 @@ class Experts {
           const ExpertParallel& parallel = {}, bool fused = false);
 
   /// y [R, hidden] (with etp: this rank's part of a sum) from rows [R, hidden], their probabilities
-  /// [R] and the offsets [E+1] of experts.
-  Tensor forward(Pass& pass, const Tensor& rows, const Tensor& probs, const Tensor& offsets);
+  /// [R] and the offsets [E+1] of experts. Gathered rows are saved as the tokens and their order,
+  /// of which all are in use.
+  Tensor forward(Pass& pass, const Rows& rows, const Tensor& probs, const Tensor& offsets);
   struct Gradients {
     Tensor rows;   // [R, hidden]
     Tensor probs;  // [R]

@@ -6,6 +6,11 @@ void LocalDispatcher::prepare(Pass& pass, const Routing& routing) {
   keep_plan(pass, [&] { return Plan{routing.plan, routing.probs.dim(0)}; });
 }
 
+std::optional<Rows> LocalDispatcher::rows_in_place(Pass& pass, const Tensor& x) const {
+  if (!gather_) return std::nullopt;
+  return Rows(x, plan_of<Plan>(pass).rows.slot_of_row);
+}
+
 Tensor LocalDispatcher::rows_of_tokens(Pass& pass, const Tensor& x, std::string_view name) const {
   const RoutingPlan plan = plan_of<Plan>(pass).rows;
   const Tensor rows =

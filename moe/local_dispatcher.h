@@ -8,9 +8,12 @@ namespace ferry {
 
 class LocalDispatcher final : public Dispatcher {
  public:
+  /// `gather`: what is dispatched are the tokens and their order, not copies.
+  explicit LocalDispatcher(bool gather = false) : gather_(gather) {}
   void prepare(Pass& pass, const Routing& routing) override;
 
  protected:
+  std::optional<Rows> rows_in_place(Pass& pass, const Tensor& x) const override;
   Tensor rows_of_tokens(Pass& pass, const Tensor& x, std::string_view name) const override;
   Tensor numbers_of_rows(Pass& pass, const Tensor& by_choice) const override;
   Tensor offsets(Pass& pass) const override;
@@ -22,6 +25,8 @@ class LocalDispatcher final : public Dispatcher {
     RoutingPlan rows;
     int64_t num_tokens;
   };
+
+  bool gather_;
 };
 
 }  // namespace ferry

@@ -102,6 +102,7 @@ struct MoeConfig {
   bool pad_to_capacity = false;
   std::optional<double> rank_capacity_factor;
   bool fused_experts = false;
+  bool gather = false;
   RouterConfig router;
 
   /// Whether layer `layer` (from 0) has experts instead of a dense MLP. One number n in
@@ -163,6 +164,9 @@ struct MoeConfig {
           &MoeConfig::rank_capacity_factor);
     visit(Field{.key = "fused_experts", .doc = "fc1, activation and fc2 as one fused operation"},
           &MoeConfig::fused_experts);
+    visit(Field{.key = "gather",
+                .doc = "experts on one rank read tokens where they are, not copies in their order"},
+          &MoeConfig::gather);
     visit(Table{.key = "router", .doc = "How a token picks its experts."}, &MoeConfig::router);
   }
 };

@@ -18,7 +18,7 @@ MoeLayer::MoeLayer(const std::string& name, const MoeConfig& config, const MlpCo
                    const ExpertParallel& experts, const ModuleDecorator& decorate)
     : router_(name + "/router", mlp.hidden, config, mlp.init_std, mlp.dtype, force_routing, seed,
               tensor),
-      dispatcher_(make_dispatcher(config.dispatcher, config.experts, experts)),
+      dispatcher_(make_dispatcher(config.dispatcher, config.experts, experts, config.gather)),
       experts_(name + "/experts", config.experts, with_ffn(mlp, config.ffn), experts,
                config.fused_experts) {
   if (config.shared_ffn > 0)

@@ -142,7 +142,7 @@ class Recorder {
           tensor("choice", own_, moe.top_k, DType::I32), tensor("scores", own_, moe.experts, wide_),
           tensor("logsumexp", own_, 1, wide_)});
     if (moe.shared_ffn > 0) maybe_checkpoint(Label::SharedExperts, x, [&] { shared_experts(x); });
-    experts();
+    experts(x);
   }
 
   void shared_experts(size_t x) {
@@ -160,13 +160,17 @@ class Recorder {
     return RankCapacity{.factor = *moe.rank_capacity_factor}.num_rows(rows);
   }
 
-  void experts() {
+  void experts(size_t x) {
     const MoeConfig& moe = config_.moe;
     const int64_t rows = expert_rows(), ffn = moe.ffn / shares_.expert_tensor;
     const auto label = [&](Label own) { return moe.fused_experts ? Label::FusedGroupMlp : own; };
-    const size_t input = tensor("input rows", rows, config_.model.hidden);
-    rebuildable(Label::MoePermute, input);
-    save(label(Label::ExpertFc1), {input});
+    if (moe.gather && shares_.expert * shares_.expert_tensor == 1) {
+      save(label(Label::ExpertFc1), {x, tensor("order of rows", rows, 1, DType::I32)});
+    } else {
+      const size_t input = tensor("input rows", rows, config_.model.hidden);
+      rebuildable(Label::MoePermute, input);
+      save(label(Label::ExpertFc1), {input});
+    }
     save(label(Label::MoeAct),
          {tensor("gate, up", rows, 2 * ffn), tensor("probability", rows, 1, wide_)});
     const size_t h = tensor("activation", rows, ffn);

@@ -22,9 +22,12 @@ void grouped_gemm_dgrad(Stream& stream, const Tensor& dx, const Tensor& dy, cons
 void grouped_gemm_wgrad(Stream& stream, const Tensor& dweight, const Tensor& dy, const Tensor& x,
                         const Tensor& offsets);
 
-// Fused with SwiGLU; false: there is no such kernel for these, and nothing was done.
+// Of gathered rows, and fused with SwiGLU; false: there is no such kernel for these, and nothing
+// was done.
+bool grouped_gemm_gathered_wgrad(Stream& stream, const Tensor& dweight, const Tensor& dy,
+                                 const Rows& x, const Tensor& offsets);
 bool grouped_gemm_swiglu_forward(Stream& stream, const Tensor& gate_up, const Tensor& h,
-                                 const Tensor& x, const Tensor& weight, const Tensor& prob,
+                                 const Rows& x, const Tensor& weight, const Tensor& prob,
                                  const Tensor& offsets);
 bool grouped_gemm_swiglu_backward(Stream& stream, const Tensor& dgate_up, const Tensor& dprob,
                                   const Tensor& dy, const Tensor& weight, const Tensor& gate_up,

@@ -74,15 +74,17 @@ struct Shared {
   __device__ uint32_t unit_taken(int turn) const { return begin + kUnitTaken + 8 * (turn & 1); }
   __device__ uint32_t unit(int turn) const { return begin + kUnit + 4 * (turn & 1); }
 
-  __device__ void init_barriers() const {
+  template <bool kGathered>
+  __device__ __forceinline__ void init_barriers() const {
+    constexpr uint32_t kGathering = kGathered ? kGatheringWarps : 0;
     for (uint32_t i = 0; i < kStages; ++i) {
-      hopper::init_barrier(full(i), 1);
+      hopper::init_barrier(full(i), 1 + kGathering);
       hopper::init_barrier(empty(i), 2 * kMultiplyingWarps);
     }
     for (uint32_t i = 0; i < kMultiplyingWarps; ++i) hopper::init_barrier(arrived(i), 1);
     for (int i = 0; i < 2; ++i) {
       hopper::init_barrier(unit_ready(i), 1);
-      hopper::init_barrier(unit_taken(i), 2 * (kMultiplyingWarps + 1));
+      hopper::init_barrier(unit_taken(i), 2 * (kMultiplyingWarps + 1 + kGathering));
     }
     hopper::publish_barriers();
   }
@@ -201,9 +203,11 @@ class Units {
   int current_ = 0;
 };
 
-/// What a kernel computes: the kind of product, and what becomes of its tiles.
-template <GroupedKind kKindOf, class EpilogueOf>
+/// What a kernel computes: the kind of product, what becomes of its tiles, and whether x (the left
+/// operand forward, the right one of wgrad) is gathered.
+template <GroupedKind kKindOf, class EpilogueOf, bool kGatheredOf = false>
 struct Work {
+  static constexpr bool kGathered = kGatheredOf;
   using Epilogue = EpilogueOf;
   static constexpr GroupedKind kKind = kKindOf;
   static constexpr bool kWgrad = kKind == GroupedKind::Wgrad;
@@ -217,6 +221,12 @@ struct Work {
   static constexpr bool kManyRegisters = std::is_same_v<Epilogue, StoreSwigluGradients>;
   static constexpr int kBringingRegisters = kManyRegisters ? 24 : 40;
   static constexpr int kMultiplyingRegisters = kManyRegisters ? 240 : 232;
+
+  /// Of a stage, what comes as boxes, or from the other block of the cluster: a half of gathered x
+  /// in wgrad.
+  static constexpr uint32_t kBytesCopied = !kGathered ? kBytesStage
+                                           : kWgrad   ? kBytesA + kBytesB / 2
+                                                      : kBytesB;
 
   __device__ __forceinline__ static int num_blocks(const Product& p, const Tile& tile) {
     if constexpr (kWgrad) return max(tiles_of(tile.num_rows, kTileDepth), kFewestBlocks);
@@ -254,8 +264,9 @@ __device__ __forceinline__ void load_stage(const Maps& maps, const Product& p, c
   if constexpr (W::kWgrad) {
     const int row = kRowsEnd - tile.num_rows + depth;
     load_box<false>(a, maps.a, full, 0, row, tile.tile_m * (kTileRows / 64), end, kRowsEnd);
-    load_box<true>(half_b, maps.b, full, 0, row, tile.tile_n * (kTileColumns / 64) + rank * 2, end,
-                   kRowsEnd);
+    if constexpr (!W::kGathered)
+      load_box<true>(half_b, maps.b, full, 0, row, tile.tile_n * (kTileColumns / 64) + rank * 2,
+                     end, kRowsEnd);
   } else {
     constexpr int kHalf = kTileRows / 2;
     const int row = kRowsEnd - tile.num_rows + tile.tile_m * kTileRows;
@@ -267,13 +278,16 @@ __device__ __forceinline__ void load_stage(const Maps& maps, const Product& p, c
         load_box<kShared>(to, maps.b, full, 0, depth, column / 64, tile.group);
     };
     if (tile.side_by_side) {
-      load_box<true>(a + static_cast<uint32_t>(rank) * (kBytesA / 2), maps.a, full, depth,
-                     row + rank * kHalf, end, kRowsEnd);
+      if constexpr (!W::kGathered)
+        load_box<true>(a + static_cast<uint32_t>(rank) * (kBytesA / 2), maps.a, full, depth,
+                       row + rank * kHalf, end, kRowsEnd);
       load_b.template operator()<false>(b, 0);
       load_b.template operator()<false>(b + kBytesB / 2, 1);
     } else {
-      load_box<false>(a, maps.a, full, depth, row, end, kRowsEnd);
-      load_box<false>(a + kBytesA / 2, maps.a, full, depth, row + kHalf, end, kRowsEnd);
+      if constexpr (!W::kGathered) {
+        load_box<false>(a, maps.a, full, depth, row, end, kRowsEnd);
+        load_box<false>(a + kBytesA / 2, maps.a, full, depth, row + kHalf, end, kRowsEnd);
+      }
       load_b.template operator()<true>(half_b, rank);
     }
   }
@@ -294,12 +308,106 @@ __device__ __forceinline__ void bring(const Shared& shared, const Maps& maps, co
     for (int block = 0; block < blocks; ++block) {
       const uint32_t full = shared.full(place.stage);
       hopper::wait_for(shared.empty(place.stage), place.parity ^ 1);
-      hopper::expect_bytes(full, kBytesStage);
+      hopper::expect_bytes(full, W::kBytesCopied);
       load_stage<W>(maps, p, tile, block, shared.stage(place.stage), full, rank);
       place.advance();
     }
   }
 }
+
+/// Gathers x of all tiles: one of kGatheringWarps. Forward, its 64 rows of the tile; for wgrad, of
+/// the block's two slabs of 64 columns one, for the other block of the cluster, too. A stage is
+/// published when its copies are done, while those of the next are under way: none waits for a
+/// stage of the ring before that one was multiplied, nor for a unit, which none needs this for.
+template <class W>
+class Gatherer {
+  // A warp that multiplies a stage lets go of it when it has begun the next.
+  static_assert(kGathersAhead + 2 <= kStages);
+
+ public:
+  __device__ __forceinline__ Gatherer(const Shared& shared, const Product& p,
+                                      Units<W::kKind>& units, int warp, int rank)
+      : shared_(shared),
+        p_(p),
+        units_(units),
+        warp_(warp),
+        rank_(rank),
+        lane_(static_cast<int>(threadIdx.x % 32)),
+        box_((W::kWgrad ? kBytesA + static_cast<uint32_t>(rank) * (kBytesB / 2) : 0) +
+             static_cast<uint32_t>(warp) * kBytesGathered) {}
+
+  __device__ __forceinline__ void run() {
+    for (int turn = 0;; ++turn) {
+      const int unit = __shfl_sync(0xffffffffu, shared_.unit_of(turn), 0);
+      if (lane_ == 0) shared_.say_taken(turn);
+      if (unit >= units_.total()) break;
+      gather(units_.tile(unit));
+    }
+    wait_for_copies<0>();
+    for (; under_way_ > 0; --under_way_) publish();
+  }
+
+ private:
+  __device__ __forceinline__ void gather(const Tile& tile) {
+    const int blocks = W::num_blocks(p_, tile);
+    const int end = tile.first_row + tile.num_rows;
+    if constexpr (W::kWgrad) {
+      const int column = tile.tile_n * (kTileColumns / 64) + rank_ * 2 + warp_;
+      const int row_end = column * 8 < p_.gather.chunks ? end : 0;
+      GatheredRows next = GatheredRows::load(p_.gather, tile.first_row, row_end, lane_);
+      for (int block = 0; block < blocks; ++block) {
+        const GatheredRows rows = next;
+        // The next index is read while this one is used.
+        next = GatheredRows::load(p_.gather, tile.first_row + (block + 1) * kTileDepth, row_end,
+                                  lane_);
+        bring_box(rows, column);
+      }
+    } else {
+      const int row = tile.first_row + tile.tile_m * kTileRows + warp_ * 64;
+      const GatheredRows rows = GatheredRows::load(p_.gather, row, end, lane_);
+      for (int block = 0; block < blocks; ++block) bring_box(rows, block);
+    }
+  }
+
+  __device__ __forceinline__ void bring_box(const GatheredRows& rows, int column) {
+    hopper::wait_for(shared_.empty(place_.stage), place_.parity ^ 1);
+    rows.copy(p_.gather, column, shared_.stage(place_.stage) + box_, lane_);
+    commit_copies();
+    place_.advance();
+    if (under_way_ < kGathersAhead) {
+      ++under_way_;
+      return;
+    }
+    wait_for_copies<kGathersAhead>();
+    publish();
+  }
+
+  /// The oldest stage under way, whose copies are done.
+  __device__ __forceinline__ void publish() {
+    hopper::publish_to_copies();
+    __syncwarp();
+    if (lane_ == 0) {
+      const uint32_t full = shared_.full(done_);
+      hopper::arrive(full);
+      if constexpr (W::kWgrad)
+        hopper::send_bytes(shared_.stage(done_) + box_, kBytesGathered, full,
+                           static_cast<uint32_t>(rank_ ^ 1));
+    }
+    __syncwarp();
+    if (++done_ == kStages) done_ = 0;
+  }
+
+  const Shared& shared_;
+  const Product& p_;
+  Units<W::kKind>& units_;
+  int warp_;
+  int rank_;
+  int lane_;
+  uint32_t box_;  // of this warp in a stage
+  RingPlace place_;
+  uint32_t done_ = 0;  // the stage that is published next
+  int under_way_ = 0;
+};
 
 /// A warpgroup's half of each tile of a block.
 template <class W>
@@ -432,7 +540,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   extern __shared__ uint8_t memory[];
   const Shared shared(memory);
   const int rank = static_cast<int>(hopper::rank_in_cluster());
-  if (threadIdx.x == 0) shared.init_barriers();
+  if (threadIdx.x == 0) shared.init_barriers<W::kGathered>();
   Units<W::kKind> units(shared, p, rank);
   hopper::synchronize_cluster();
 
@@ -440,6 +548,10 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     hopper::give_registers<W::kBringingRegisters>();
     if (threadIdx.x == 0) bring<W>(shared, maps, p, units, rank);
     if (threadIdx.x == 32 && rank == 0) schedule(shared, p, units.total());
+    if constexpr (W::kGathered) {
+      const int warp = static_cast<int>(threadIdx.x / 32) - (4 - kGatheringWarps);
+      if (warp >= 0) Gatherer<W>(shared, p, units, warp, rank).run();
+    }
   } else {
     hopper::take_registers<W::kMultiplyingRegisters>();
     Multiplier<W>(shared, maps, p, units).run();

@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <limits>
 #include <span>
 #include <string_view>
 
 #include "core/check_cuda.h"
+#include "core/ops/grouped_gemm_kernels.h"
 #include "core/ops/grouped_gemm_wgmma.cuh"
+#include "core/ops/vector_cuda.cuh"
 #include "core/stream_cuda.h"
 
 namespace ferry::cuda {
@@ -112,12 +115,34 @@ void launch(Stream& stream, const wgmma::Maps& maps, wgmma::Product p, const Ten
   CUDA_CHECK(cudaGetLastError());
 }
 
+// Whether gathered rows can be addressed; those in their order always can.
+bool reaches_rows(const Rows& rows) {
+  return !rows.gathered() || (rows.x.numel() / 8 <= std::numeric_limits<int>::max() &&
+                              rows.num_rows() < kRowsEnd && aligned16(rows.x.raw()));
+}
+
+wgmma::GatherSource gather_source(const Rows& rows) {
+  wgmma::GatherSource source;
+  source.tokens = static_cast<const uint8_t*>(rows.x.raw());
+  source.slot_of_row = rows.slot_of_row.data<int32_t>();
+  source.choices = static_cast<uint32_t>(rows.num_rows() / rows.x.dim(0));
+  source.chunks = static_cast<int>(rows.x.dim(1) / 8);
+  return source;
+}
+
 int tiles(int64_t size, int tile) { return grouped::tiles_of(static_cast<int>(size), tile); }
 
 wgmma::Product rows_product(int64_t columns, int64_t depth) {
   wgmma::Product p;
   p.tiles_n = tiles(columns, grouped::kTileColumns);
   p.depth_blocks = tiles(depth, grouped::kTileDepth);
+  return p;
+}
+
+wgmma::Product wgrad_product(const Tensor& dweight) {
+  wgmma::Product p;
+  p.tiles_m = tiles(dweight.dim(1), grouped::kTileRows);
+  p.tiles_n = tiles(dweight.dim(2), grouped::kTileColumns);
   return p;
 }
 
@@ -172,23 +197,40 @@ void wgmma_dgrad(Stream& stream, const Tensor& dx, const Tensor& dy, const Tenso
 void wgmma_wgrad(Stream& stream, const Tensor& dweight, const Tensor& dy, const Tensor& x,
                  const Tensor& offsets) {
   const wgmma::Maps maps{slab_row_map(dy, 2), slab_row_map(x, 2), gradient_map(dweight), {}};
-  wgmma::Product p;
-  p.tiles_m = tiles(dweight.dim(1), grouped::kTileRows);
-  p.tiles_n = tiles(dweight.dim(2), grouped::kTileColumns);
-  launch<wgmma::Work<GroupedKind::Wgrad, wgmma::AddMatrices>>(stream, maps, p, offsets);
+  launch<wgmma::Work<GroupedKind::Wgrad, wgmma::AddMatrices>>(stream, maps, wgrad_product(dweight),
+                                                              offsets);
 }
 
 bool grouped_gemm_swiglu_forward(Stream& stream, const Tensor& gate_up, const Tensor& h,
-                                 const Tensor& x, const Tensor& weight, const Tensor& prob,
+                                 const Rows& x, const Tensor& weight, const Tensor& prob,
                                  const Tensor& offsets) {
   using W = wgmma::Work<GroupedKind::Forward, wgmma::StoreSwiglu>;
-  const int64_t ffn = h.dim(1), depth = x.dim(1);
-  if (!wgmma_takes(x, weight, offsets.dim(0) - 1) || !fits_swiglu<W>(ffn, depth)) return false;
-  const wgmma::Maps maps{row_map(x, 64), weight_map(weight), row_map(gate_up, 16), row_map(h, 16)};
+  using Gathered = wgmma::Work<GroupedKind::Forward, wgmma::StoreSwiglu, true>;
+  const int64_t ffn = h.dim(1), depth = x.x.dim(1);
+  if (!wgmma_takes(x.x, weight, offsets.dim(0) - 1) || !fits_swiglu<W>(ffn, depth) ||
+      !reaches_rows(x))
+    return false;
+  wgmma::Maps maps{{}, weight_map(weight), row_map(gate_up, 16), row_map(h, 16)};
   wgmma::Product p = rows_product(2 * ffn, depth);
   p.ffn = static_cast<int>(ffn);
   p.prob = device_data<float>(prob);
-  launch<W>(stream, maps, p, offsets);
+  if (x.gathered()) {
+    p.gather = gather_source(x);
+    launch<Gathered>(stream, maps, p, offsets);
+  } else {
+    maps.a = row_map(x.x, 64);
+    launch<W>(stream, maps, p, offsets);
+  }
+  return true;
+}
+
+bool grouped_gemm_gathered_wgrad(Stream& stream, const Tensor& dweight, const Tensor& dy,
+                                 const Rows& x, const Tensor& offsets) {
+  if (!wgmma_takes(dy, dweight, offsets.dim(0) - 1) || !reaches_rows(x)) return false;
+  const wgmma::Maps maps{slab_row_map(dy, 2), {}, gradient_map(dweight), {}};
+  wgmma::Product p = wgrad_product(dweight);
+  p.gather = gather_source(x);
+  launch<wgmma::Work<GroupedKind::Wgrad, wgmma::AddMatrices, true>>(stream, maps, p, offsets);
   return true;
 }
 

@@ -89,8 +89,12 @@ void gemm_batched(Stream&, const Tensor&, const Tensor&, Transpose, const Tensor
 void grouped_gemm_forward(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
   missing("grouped_gemm_forward");
 }
-bool grouped_gemm_swiglu_forward(Stream&, const Tensor&, const Tensor&, const Tensor&,
-                                 const Tensor&, const Tensor&, const Tensor&) {
+bool grouped_gemm_gathered_wgrad(Stream&, const Tensor&, const Tensor&, const Rows&,
+                                 const Tensor&) {
+  missing("grouped_gemm_gathered_wgrad");
+}
+bool grouped_gemm_swiglu_forward(Stream&, const Tensor&, const Tensor&, const Rows&, const Tensor&,
+                                 const Tensor&, const Tensor&) {
   missing("grouped_gemm_swiglu_forward");
 }
 bool grouped_gemm_swiglu_backward(Stream&, const Tensor&, const Tensor&, const Tensor&,
@@ -121,6 +125,9 @@ void localise_experts(Stream&, const Tensor&, const Tensor&, int64_t, int64_t) {
 }
 void permute_rows(Stream&, const Tensor&, const Tensor&, const RoutingPlan&) {
   missing("permute_rows");
+}
+void gather_rows(Stream&, const Tensor&, const Tensor&, const Tensor&, int64_t) {
+  missing("gather_rows");
 }
 void combine_rows(Stream&, const Tensor&, const Tensor&, const Tensor&, const RoutingPlan&) {
   missing("combine_rows");

@@ -91,6 +91,18 @@ void permute_rows(Stream& stream, const Tensor& rows, const Tensor& x, const Rou
   run_op(stream, cpu::permute_rows, cuda::permute_rows, rows, x, plan);
 }
 
+void gather_rows(Stream& stream, const Tensor& rows, const Tensor& x, const Tensor& slot_of_row,
+                 int64_t top_k) {
+  CHECK(x.shape().rank() == 2 && slot_of_row.shape().rank() == 1, "x is ", x.shape(),
+        ", slot_of_row ", slot_of_row.shape());
+  CHECK_SHAPE(rows, {slot_of_row.dim(0), x.dim(1)});
+  CHECK(rows.dtype() == x.dtype() && slot_of_row.dtype() == DType::I32, "rows are ",
+        name_of(rows.dtype()), ", x is ", name_of(x.dtype()), ", slot_of_row ",
+        name_of(slot_of_row.dtype()));
+  CHECK(top_k >= 1, top_k, " choices");
+  run_op(stream, cpu::gather_rows, cuda::gather_rows, rows, x, slot_of_row, top_k);
+}
+
 void combine_rows(Stream& stream, const Tensor& y, const Tensor& rows, const Tensor& residual,
                   const RoutingPlan& plan) {
   check_rows(rows, y, plan);

@@ -50,6 +50,10 @@ void localise_experts(Stream& stream, const Tensor& local_experts, const Tensor&
 /// rows [R', D], R' <= R: row r = x[slot_of_row[r] / k], k = R / T.
 void permute_rows(Stream& stream, const Tensor& rows, const Tensor& x, const RoutingPlan& plan);
 
+/// The same from slot_of_row [R'] I32 alone, k given: any tokens in any order, some several times.
+void gather_rows(Stream& stream, const Tensor& rows, const Tensor& x, const Tensor& slot_of_row,
+                 int64_t top_k);
+
 /// y [T, D]: y[t] = residual[t] + sum over j of rows[row_of_slot[t*k + j]], summed in accumulate
 /// dtype in order of j, rounded once; rows [R', D], and those from R' on count as zeros. residual
 /// may be undefined.

@@ -81,17 +81,20 @@ void localise_experts(const Tensor& local_experts, const Tensor& experts, int64_
   }
 }
 
-void permute_rows(const Tensor& rows, const Tensor& x, const RoutingPlan& plan) {
-  if (rows.numel() == 0) return;
-  const int64_t top_k = plan.row_of_slot.dim(0) / x.dim(0);
+void gather_rows(const Tensor& rows, const Tensor& x, const Tensor& slot_of_row, int64_t top_k) {
   const size_t row_bytes = static_cast<size_t>(x.dim(1)) * size_of(x.dtype());
-  const int32_t* slot_of_row = plan.slot_of_row.data<int32_t>();
+  const int32_t* slots = slot_of_row.data<int32_t>();
   auto* to = static_cast<std::byte*>(rows.raw());
   const auto* from = static_cast<const std::byte*>(x.raw());
   for (int64_t r = 0; r < rows.dim(0); ++r) {
-    const auto token = static_cast<size_t>(slot_of_row[r] / top_k);
+    const auto token = static_cast<size_t>(slots[r] / top_k);
     std::memcpy(to + static_cast<size_t>(r) * row_bytes, from + token * row_bytes, row_bytes);
   }
+}
+
+void permute_rows(const Tensor& rows, const Tensor& x, const RoutingPlan& plan) {
+  if (rows.numel() == 0) return;
+  gather_rows(rows, x, plan.slot_of_row, plan.row_of_slot.dim(0) / x.dim(0));
 }
 
 void combine_rows(const Tensor& y, const Tensor& rows, const Tensor& residual,

@@ -1,6 +1,8 @@
 #include "core/check_cuda.h"
 #include "core/ops/map_cuda.cuh"
+#include "core/ops/packed_cuda.cuh"
 #include "core/ops/permute_kernels.h"
+#include "core/ops/reduce_cuda.cuh"
 #include "core/ops/vector_cuda.cuh"
 #include "core/stream_cuda.h"
 
@@ -10,36 +12,56 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
-// One warp per token, four words in flight per lane: reads x once and writes it to those of the
-// token's k rows that are there.
+// One warp per token, eight words in flight per lane: reads x once and writes it to those of the
+// token's k rows that are there. Lane j of the warp keeps the row of choice j, of 32 at a time.
 template <class Word>
 __global__ void __launch_bounds__(kThreads)
     permute_kernel(Word* rows, const Word* x, const int32_t* row_of_slot, int64_t num_tokens,
                    int64_t num_rows, int top_k, int64_t row_words) {
-  constexpr int kUnroll = 4;
+  constexpr int kUnroll = 8;
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (token >= num_tokens) return;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const Word* from = x + token * row_words;
-  const int32_t* my_rows = row_of_slot + token * top_k;
-  for (int64_t first = threadIdx.x % 32; first < row_words; first += kUnroll * 32) {
-    Word words[kUnroll];
-#pragma unroll
-    for (int i = 0; i < kUnroll; ++i) {
-      if (first + i * 32 < row_words) words[i] = from[first + i * 32];
-    }
-    for (int j = 0; j < top_k; ++j) {
-      if (my_rows[j] >= num_rows) continue;
-      Word* to = rows + my_rows[j] * row_words;
+  for (int first_choice = 0; first_choice < top_k; first_choice += 32) {
+    const int choices = min(top_k - first_choice, 32);
+    const int32_t my_row = lane < choices ? row_of_slot[token * top_k + first_choice + lane] : 0;
+    // The loop is the same for all lanes, because they exchange rows.
+    for (int64_t begin = 0; begin < row_words; begin += kUnroll * 32) {
+      const int64_t first = begin + lane;
+      Word words[kUnroll];
 #pragma unroll
       for (int i = 0; i < kUnroll; ++i) {
-        if (first + i * 32 < row_words) to[first + i * 32] = words[i];
+        if (first + i * 32 < row_words) words[i] = from[first + i * 32];
+      }
+      for (int j = 0; j < choices; ++j) {
+        const int32_t row = __shfl_sync(kAllLanes, my_row, j);
+        if (row >= num_rows) continue;
+        Word* to = rows + row * row_words;
+#pragma unroll
+        for (int i = 0; i < kUnroll; ++i) {
+          if (first + i * 32 < row_words) to[first + i * 32] = words[i];
+        }
       }
     }
   }
 }
 
-// One warp per token, four rows in flight: gathers and adds the token's k rows in order. Reads rows
-// (and residual) once, writes y once.
+// One warp per row: reads its token's words and writes them.
+template <class Word>
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(Word* rows, const Word* x, const int32_t* slot_of_row, int64_t num_rows,
+                  int64_t top_k, int64_t row_words) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  if (row >= num_rows) return;
+  const Word* from = x + slot_of_row[row] / top_k * row_words;
+#pragma unroll 4
+  for (int64_t i = threadIdx.x % 32; i < row_words; i += 32) rows[row * row_words + i] = from[i];
+}
+
+// y[token] = residual + the token's rows, added in the order of choices; one warp per token. Reads
+// rows (and residual) once, writes y once. This kernel is for any number of choices and any width,
+// with four rows in flight.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     combine_kernel(T* y, const T* rows, const T* residual, const int32_t* row_of_slot,
@@ -68,6 +90,62 @@ __global__ void __launch_bounds__(kThreads)
     }
     store<kWidth>(y + token * columns + c, sum);
   }
+}
+
+// The same for 16-byte vectors and at most kChoices: the token's rows are looked up once, then
+// eight vectors per lane are in flight, of all choices and, where these are few, of several places
+// in the row. -1: a row that is not there.
+template <class T, int kChoices>
+__global__ void __launch_bounds__(kThreads)
+    combine_vectors_kernel(T* y, const T* rows, const T* residual, const int32_t* row_of_slot,
+                           int64_t num_tokens, int64_t num_rows, int top_k, int64_t columns) {
+  constexpr int kWidth = kVector<T>, kPlaces = 8 / kChoices;
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  if (token >= num_tokens) return;
+  int32_t row[kChoices];
+#pragma unroll
+  for (int j = 0; j < kChoices; ++j) row[j] = j < top_k ? row_of_slot[token * top_k + j] : -1;
+#pragma unroll
+  for (int j = 0; j < kChoices; ++j) row[j] = row[j] < num_rows ? row[j] : -1;
+  const int64_t stride = 32 * kWidth;
+  for (int64_t c = threadIdx.x % 32 * kWidth; c < columns; c += kPlaces * stride) {
+    uint4 v[kPlaces][kChoices], before[kPlaces] = {};
+#pragma unroll
+    for (int p = 0; p < kPlaces; ++p) {
+      const int64_t at = c + p * stride;
+      if (at >= columns) continue;
+#pragma unroll
+      for (int j = 0; j < kChoices; ++j) {
+        if (row[j] >= 0) v[p][j] = load_once(rows + row[j] * columns + at);
+      }
+      if (residual != nullptr) before[p] = load_once(residual + token * columns + at);
+    }
+#pragma unroll
+    for (int p = 0; p < kPlaces; ++p) {
+      const int64_t at = c + p * stride;
+      if (at >= columns) continue;
+      float sum[kWidth];
+      unpack(before[p], sum);
+#pragma unroll
+      for (int j = 0; j < kChoices; ++j) {
+        if (row[j] < 0) continue;
+        float x[kWidth];
+        unpack(v[p][j], x);
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) sum[i] += x[i];
+      }
+      store_packed(y + token * columns + at, pack(sum));
+    }
+  }
+}
+
+template <class T>
+auto combine_kernel_for(bool vectors, int top_k) {
+  if (!vectors) return combine_kernel<T, 1>;
+  if (top_k > 8) return combine_kernel<T, kVector<T>>;
+  if (top_k > 4) return combine_vectors_kernel<T, 8>;
+  if (top_k > 2) return combine_vectors_kernel<T, 4>;
+  return top_k == 2 ? combine_vectors_kernel<T, 2> : combine_vectors_kernel<T, 1>;
 }
 
 struct GatherScalars {
@@ -121,6 +199,27 @@ void permute_rows(Stream& stream, const Tensor& rows, const Tensor& x, const Rou
   });
 }
 
+void gather_rows(Stream& stream, const Tensor& rows, const Tensor& x, const Tensor& slot_of_row,
+                 int64_t top_k) {
+  if (rows.numel() == 0) return;
+  const int64_t num_rows = rows.dim(0), columns = x.dim(1);
+  dispatch_device_float("gather_rows", x.dtype(), [&]<class T>() {
+    T* to = device_data<T>(rows);
+    const T* from = device_data<T>(x);
+    const int32_t* slots = slot_of_row.data<int32_t>();
+    const unsigned blocks = grid_size(ceil_div(num_rows, kWarps));
+    const cudaStream_t handle = cuda_handle(stream);
+    if (columns % kVector<T> == 0 && aligned16(to, from)) {
+      gather_kernel<<<blocks, kThreads, 0, handle>>>(reinterpret_cast<uint4*>(to),
+                                                     reinterpret_cast<const uint4*>(from), slots,
+                                                     num_rows, top_k, columns / kVector<T>);
+    } else {
+      gather_kernel<<<blocks, kThreads, 0, handle>>>(to, from, slots, num_rows, top_k, columns);
+    }
+    CUDA_CHECK(cudaGetLastError());
+  });
+}
+
 void combine_rows(Stream& stream, const Tensor& y, const Tensor& rows, const Tensor& residual,
                   const RoutingPlan& plan) {
   if (y.numel() == 0) return;
@@ -130,10 +229,11 @@ void combine_rows(Stream& stream, const Tensor& y, const Tensor& rows, const Ten
     const T* from = device_data<T>(rows);
     const T* before = device_data<T>(residual);
     const bool vectors = columns % kVector<T> == 0 && aligned16(to, from, before);
-    const auto kernel = vectors ? combine_kernel<T, kVector<T>> : combine_kernel<T, 1>;
+    const int top_k = static_cast<int>(plan.row_of_slot.dim(0) / num_tokens);
+    const auto kernel = combine_kernel_for<T>(vectors, top_k);
     kernel<<<grid_size(ceil_div(num_tokens, kWarps)), kThreads, 0, cuda_handle(stream)>>>(
-        to, from, before, plan.row_of_slot.data<int32_t>(), num_tokens, rows.dim(0),
-        static_cast<int>(plan.row_of_slot.dim(0) / num_tokens), columns);
+        to, from, before, plan.row_of_slot.data<int32_t>(), num_tokens, rows.dim(0), top_k,
+        columns);
     CUDA_CHECK(cudaGetLastError());
   });
 }

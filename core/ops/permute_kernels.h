@@ -13,6 +13,7 @@ void expand_choices(const Tensor& virtual_experts, const Tensor& experts, int64_
 void localise_experts(const Tensor& local_experts, const Tensor& experts, int64_t first,
                       int64_t num_local);
 void permute_rows(const Tensor& rows, const Tensor& x, const RoutingPlan& plan);
+void gather_rows(const Tensor& rows, const Tensor& x, const Tensor& slot_of_row, int64_t top_k);
 void combine_rows(const Tensor& y, const Tensor& rows, const Tensor& residual,
                   const RoutingPlan& plan);
 void gather_scalars(const Tensor& out, const Tensor& in, const Tensor& index, int64_t divisor);
@@ -29,6 +30,8 @@ void expand_choices(Stream& stream, const Tensor& virtual_experts, const Tensor&
 void localise_experts(Stream& stream, const Tensor& local_experts, const Tensor& experts,
                       int64_t first, int64_t num_local);
 void permute_rows(Stream& stream, const Tensor& rows, const Tensor& x, const RoutingPlan& plan);
+void gather_rows(Stream& stream, const Tensor& rows, const Tensor& x, const Tensor& slot_of_row,
+                 int64_t top_k);
 void combine_rows(Stream& stream, const Tensor& y, const Tensor& rows, const Tensor& residual,
                   const RoutingPlan& plan);
 void gather_scalars(Stream& stream, const Tensor& out, const Tensor& in, const Tensor& index,

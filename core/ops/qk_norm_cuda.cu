@@ -1,5 +1,6 @@
 #include "core/check_cuda.h"
 #include "core/ops/column_sums_cuda.h"
+#include "core/ops/packed_cuda.cuh"
 #include "core/ops/qk_norm_kernels.h"
 #include "core/ops/reduce_cuda.cuh"
 #include "core/ops/rmsnorm_rows_cuda.h"
@@ -7,6 +8,7 @@
 #include "core/stream_cuda.h"
 
 #include <algorithm>
+#include <type_traits>
 
 namespace ferry::cuda {
 namespace {
@@ -83,7 +85,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // As forward_kernel. Each group of kLanes lanes adds up its heads' weight gradients in registers;
-// the block adds its groups in order and leaves one row [dq_weight | dk_weight] of `partial`. Reads
+// the block adds its groups in order and leaves one row [dq_weight | dk_weight] of `partial`. The
+// next head is loaded before the present one is added up, so that loads are always in flight. Reads
 // dy and x once, writes dx once.
 template <class T, int kWidth, int kLanes, int kVectors>
 __global__ void __launch_bounds__(kThreads)
@@ -96,25 +99,48 @@ __global__ void __launch_bounds__(kThreads)
   const int sub = threadIdx.x % 32 / kLanes;
   const int warp = (blockIdx.x * kThreads + threadIdx.x) / 32;
   const int num_warps = gridDim.x * (kThreads / 32);
+  using Word = std::conditional_t<kWidth == 1, T, uint4>;
+  struct Loaded {
+    Word g[kVectors], v[kVectors];
+    float scale;
+  };
+  const auto fetch = [&](int first) {
+    Loaded loaded{};
+    const int unit = first + sub;
+    if (unit >= heads.total) return loaded;
+    const int token = unit / heads.per_token, head = unit % heads.per_token;
+    const int64_t begin = static_cast<int64_t>(unit) * heads.head_dim;
+    const bool normed = head < heads.normed;
+    if (normed) loaded.scale = rstd[static_cast<int64_t>(token) * heads.normed + head];
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int c = (i * kLanes + lane) * kWidth;
+      if (c >= heads.head_dim) continue;
+      loaded.g[i] = *reinterpret_cast<const Word*>(dy + begin + c);
+      if (normed) loaded.v[i] = *reinterpret_cast<const Word*>(x + begin + c);
+    }
+    return loaded;
+  };
   float dq[kVectors][kWidth] = {}, dk[kVectors][kWidth] = {};
-  for (int first = warp * kHeadsPerWarp; first < heads.total; first += num_warps * kHeadsPerWarp) {
+  const int step = num_warps * kHeadsPerWarp;
+  Loaded next = fetch(warp * kHeadsPerWarp);
+  for (int first = warp * kHeadsPerWarp; first < heads.total; first += step) {
+    const Loaded now = next;
+    next = fetch(first + step);
     const int unit = first + sub;
     const bool here = unit < heads.total;
-    const int token = unit / heads.per_token, head = unit % heads.per_token;
+    const int head = unit % heads.per_token;
     const int64_t begin = static_cast<int64_t>(unit) * heads.head_dim;
     const bool normed = here && head < heads.normed;
     const bool query = head < heads.queries;
     const T* weight = query ? q_weight : k_weight;
-    const float scale = normed ? rstd[static_cast<int64_t>(token) * heads.normed + head] : 0.0f;
-    float g[kVectors][kWidth] = {}, v[kVectors][kWidth] = {};
+    const float scale = now.scale;
+    float g[kVectors][kWidth], v[kVectors][kWidth];
     float dot = 0;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const int c = (i * kLanes + lane) * kWidth;
-      if (here && c < heads.head_dim) {
-        load<kWidth>(dy + begin + c, g[i]);
-        if (normed) load<kWidth>(x + begin + c, v[i]);
-      }
+      unpack(now.g[i], g[i]);
+      unpack(now.v[i], v[i]);
     }
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {

@@ -3,6 +3,7 @@
 #include "core/ops/reduce_cuda.cuh"
 #include "core/ops/rmsnorm_kernels.h"
 #include "core/ops/rmsnorm_rows_cuda.h"
+#include "core/ops/rmsnorm_vectors.cuh"
 #include "core/ops/vector_cuda.cuh"
 #include "core/stream_cuda.h"
 
@@ -12,6 +13,9 @@ namespace ferry::cuda {
 namespace {
 
 constexpr int kMaxThreads = 1024;
+
+// The kernels of rmsnorm_vectors.cuh are for rows of whole vectors that fit into registers, these
+// for all others.
 
 // One block per row at a time. A thread keeps its kVectors vectors of the row in registers: reads x
 // (and residual) once, writes y (and sum) once.
@@ -132,6 +136,37 @@ void choose_block(bool vectors, int64_t columns, Body&& body) {
   }
 }
 
+// Calls body.operator()<kVectors>() with the fewest 16-byte vectors per lane that hold a row.
+template <class T, class Body>
+bool try_warp(int64_t columns, Body&& body) {
+  const int64_t vectors = ceil_div(columns, 32 * kVector<T>);
+  if (vectors > 16) return false;
+  if (vectors <= 4) {
+    body.template operator()<4>();
+  } else if (vectors <= 8) {
+    body.template operator()<8>();
+  } else {
+    body.template operator()<16>();
+  }
+  return true;
+}
+
+// Calls body.operator()<kThreads, kRows>(threads) with a thread for each 16-byte vector of a row;
+// small blocks take two rows at a time, to have as much in flight as large ones.
+template <class T, class Body>
+bool try_threads(int64_t columns, Body&& body) {
+  const int64_t threads = ceil_div(columns, 32 * kVector<T>) * 32;
+  if (threads > 512) return false;
+  if (threads <= 128) {
+    body.template operator()<128, 2>(static_cast<unsigned>(threads));
+  } else if (threads <= 256) {
+    body.template operator()<256, 1>(static_cast<unsigned>(threads));
+  } else {
+    body.template operator()<512, 1>(static_cast<unsigned>(threads));
+  }
+  return true;
+}
+
 template <class T>
 bool fits_vectors(const NormRows& shape) {
   return shape.columns % kVector<T> == 0 && shape.stride % kVector<T> == 0;
@@ -143,20 +178,30 @@ void rmsnorm_rows_forward(Stream& stream, DType dtype, void* y, float* rstd, voi
                           const void* x, const void* residual, const void* weight,
                           const NormRows& shape, double eps) {
   if (shape.rows == 0) return;
-  // Enough blocks to fill the device with the smallest block; results do not depend on the number.
-  const unsigned blocks =
-      grid_size(std::min<int64_t>(shape.rows, 32 * num_multiprocessors(stream)));
   const cudaStream_t handle = cuda_handle(stream);
   dispatch_device_float("rmsnorm", dtype, [&]<class T>() {
-    const bool vectors = fits_vectors<T>(shape) && aligned16(y, sum, x, residual, weight);
-    choose_block<T, 4>(vectors, shape.columns, [&]<int kWidth, int kVectors>(unsigned threads) {
-      const auto kernel = residual != nullptr ? forward_kernel<T, kWidth, kVectors, true>
-                                              : forward_kernel<T, kWidth, kVectors, false>;
-      kernel<<<blocks, threads, 0, handle>>>(
+    const auto launch = [&](auto kernel, int64_t blocks, unsigned threads) {
+      kernel<<<grid_size(blocks), threads, 0, handle>>>(
           static_cast<T*>(y), rstd, static_cast<T*>(sum), static_cast<const T*>(x),
           static_cast<const T*>(residual), static_cast<const T*>(weight), shape,
           static_cast<float>(eps));
       CUDA_CHECK(cudaGetLastError());
+    };
+    const bool vectors = fits_vectors<T>(shape) && aligned16(y, sum, x, residual, weight);
+    if (vectors && try_warp<T>(shape.columns, [&]<int kVectors>() {
+          launch(residual != nullptr ? norm_forward_kernel<T, kVectors, true>
+                                     : norm_forward_kernel<T, kVectors, false>,
+                 ceil_div(shape.rows, kNormWarps), kNormWarps * 32);
+        })) {
+      return;
+    }
+    // Enough blocks to fill the device with the smallest block; results do not depend on the
+    // number.
+    const int64_t blocks = std::min<int64_t>(shape.rows, 32 * num_multiprocessors(stream));
+    choose_block<T, 4>(vectors, shape.columns, [&]<int kWidth, int kVectors>(unsigned threads) {
+      launch(residual != nullptr ? forward_kernel<T, kWidth, kVectors, true>
+                                 : forward_kernel<T, kWidth, kVectors, false>,
+             blocks, threads);
     });
   });
 }
@@ -165,21 +210,33 @@ void rmsnorm_rows_backward(Stream& stream, DType dtype, void* dx, float* dweight
                            const void* x, const float* rstd, const void* weight,
                            const void* dresidual, const NormRows& shape) {
   if (shape.rows == 0) return;
-  const int64_t blocks = std::min<int64_t>(shape.rows, kPartialRows);
-  const Tensor partial =
-      Tensor::empty(stream, "workspace: rmsnorm", {blocks, shape.columns}, DType::F32);
   const cudaStream_t handle = cuda_handle(stream);
   dispatch_device_float("rmsnorm", dtype, [&]<class T>() {
-    const bool vectors = fits_vectors<T>(shape) && aligned16(dx, dy, x, dresidual, weight);
-    choose_block<T, 1>(vectors, shape.columns, [&]<int kWidth, int kVectors>(unsigned threads) {
-      backward_kernel<T, kWidth, kVectors><<<grid_size(blocks), threads, 0, handle>>>(
+    const auto launch = [&](auto kernel, int64_t blocks, unsigned threads) {
+      const Tensor partial =
+          Tensor::empty(stream, "workspace: rmsnorm", {blocks, shape.columns}, DType::F32);
+      kernel<<<grid_size(blocks), threads, 0, handle>>>(
           static_cast<T*>(dx), partial.data<float>(), static_cast<const T*>(dy),
           static_cast<const T*>(x), rstd, static_cast<const T*>(weight),
           static_cast<const T*>(dresidual), shape);
       CUDA_CHECK(cudaGetLastError());
+      sum_columns(stream, dweight, partial.data<float>(), blocks, shape.columns, shape.columns,
+                  true);
+    };
+    const bool vectors = fits_vectors<T>(shape) && aligned16(dx, dy, x, dresidual, weight);
+    if (vectors && try_threads<T>(shape.columns, [&]<int kThreads, int kRows>(unsigned threads) {
+          // As many blocks as __launch_bounds__ lets 132 multiprocessors hold.
+          const int64_t most = kThreads <= 256 ? kPartialRows : kPartialRows / 2;
+          launch(norm_backward_kernel<T, kThreads, kRows>,
+                 std::min(ceil_div(shape.rows, kRows), most), threads);
+        })) {
+      return;
+    }
+    choose_block<T, 1>(vectors, shape.columns, [&]<int kWidth, int kVectors>(unsigned threads) {
+      launch(backward_kernel<T, kWidth, kVectors>, std::min<int64_t>(shape.rows, kPartialRows),
+             threads);
     });
   });
-  sum_columns(stream, dweight, partial.data<float>(), blocks, shape.columns, shape.columns, true);
 }
 
 void rmsnorm_forward(Stream& stream, const Tensor& y, const Tensor& rstd, const Tensor& x,

@@ -77,7 +77,7 @@ inline void expect_documented_order(const std::string& kind, const MoeLayout& la
       }
       want_offsets.push_back(static_cast<double>(want_rows.size()));
     }
-    EXPECT_EQ(read_back_as_double(*stream, sent.rows), want_rows);
+    EXPECT_EQ(read_back_as_double(*stream, sent.rows.x), want_rows);
     EXPECT_EQ(read_back_as_double(*stream, sent.probs), want_probs);
     EXPECT_EQ(read_back_as_double(*stream, sent.offsets), want_offsets);
 
@@ -88,9 +88,9 @@ inline void expect_documented_order(const std::string& kind, const MoeLayout& la
     for (const double prob : probs) want_dprobs.push_back(layout.etp * prob);
     const Tensor half =
         from_host(*stream, "half", std::vector<double>(kNumTokens, 0.5), {kNumTokens, 1});
-    EXPECT_EQ(read_back_as_double(*stream, dispatcher->combine(pass, sent.rows, half)), want_y);
+    EXPECT_EQ(read_back_as_double(*stream, dispatcher->combine(pass, sent.rows.x, half)), want_y);
     EXPECT_EQ(read_back_as_double(*stream, dispatcher->combine_backward(pass, x)), want_rows);
-    const auto gradients = dispatcher->dispatch_backward(pass, sent.rows, sent.probs, half);
+    const auto gradients = dispatcher->dispatch_backward(pass, sent.rows.x, sent.probs, half);
     EXPECT_EQ(read_back_as_double(*stream, gradients.x), want_y);
     EXPECT_EQ(gradients.probs.shape(), (Shape{kNumTokens, kTopK}));
     EXPECT_EQ(read_back_as_double(*stream, gradients.probs), want_dprobs);

@@ -34,7 +34,20 @@ class LocalDispatcherTest : public CpuTest {
 TEST_F(LocalDispatcherTest, OrdersRowsByExpertThenToken) {
   const Tensor x = doubles({1, 2, 3}, {3, 1});
   const Dispatched sent = dispatcher_.dispatch(pass_, x, routing_.probs);
-  EXPECT_EQ(values(sent.rows), (std::vector<double>{1, 2, 3, 1, 2, 3}));
+  EXPECT_EQ(values(sent.rows.x), (std::vector<double>{1, 2, 3, 1, 2, 3}));
+  EXPECT_EQ(values(sent.probs), (std::vector<double>{.2, .3, .6, .1, .4, .5}));
+  EXPECT_EQ(values(sent.offsets), (std::vector<double>{0, 2, 3, 6}));
+}
+
+TEST_F(LocalDispatcherTest, GatheredRowsAreTheTokensAndTheirOrder) {
+  LocalDispatcher dispatcher(true);
+  dispatcher.prepare(pass_, routing_);
+  const Tensor x = doubles({1, 2, 3}, {3, 1});
+  const Dispatched sent = dispatcher.dispatch(pass_, x, routing_.probs);
+  EXPECT_TRUE(sent.rows.x.same_memory(x));
+  EXPECT_EQ(values(sent.rows.slot_of_row), (std::vector<double>{1, 2, 5, 0, 3, 4}));
+  EXPECT_EQ(values(sent.rows.contiguous(stream(), "rows")),
+            (std::vector<double>{1, 2, 3, 1, 2, 3}));
   EXPECT_EQ(values(sent.probs), (std::vector<double>{.2, .3, .6, .1, .4, .5}));
   EXPECT_EQ(values(sent.offsets), (std::vector<double>{0, 2, 3, 6}));
 }

@@ -19,11 +19,13 @@ struct LayerCase {
   int64_t shared_ffn = 0;
   bool shared_gate = false;
   std::string force_routing = "none";
+  bool gather = false;
 };
 
 std::ostream& operator<<(std::ostream& out, const LayerCase& c) {
   return out << "top " << c.top_k << (c.pre_softmax ? " pre" : " post") << "-softmax, shared "
-             << c.shared_ffn << (c.shared_gate ? " gated" : "") << ", routing " << c.force_routing;
+             << c.shared_ffn << (c.shared_gate ? " gated" : "") << ", routing " << c.force_routing
+             << (c.gather ? ", gathered" : "");
 }
 
 std::unique_ptr<MoeLayer> make_layer(DType dtype, const LayerCase& c, double aux = kAuxCoeff,
@@ -34,6 +36,7 @@ std::unique_ptr<MoeLayer> make_layer(DType dtype, const LayerCase& c, double aux
   moe.ffn = 6;
   moe.shared_ffn = c.shared_ffn;
   moe.shared_gate = c.shared_gate;
+  moe.gather = c.gather;
   moe.router.pre_softmax = c.pre_softmax;
   moe.router.aux_coeff = {aux};
   moe.router.z_coeff = z;
@@ -76,6 +79,7 @@ TEST_F(MoeLayerTest, VisitsParametersInTheOrderOfForward) {
 TEST_F(MoeLayerTest, GradientsMatchDifferenceQuotients) {
   for (const LayerCase& c : std::initializer_list<LayerCase>{
            {},
+           {.gather = true},
            {.pre_softmax = true},
            {.top_k = 1, .pre_softmax = true},
            {.top_k = 5, .pre_softmax = true},
@@ -164,6 +168,20 @@ TEST_F(MoeLayerTest, DiscardedActivationChangesNothingAndSavesItsMemory) {
   const Outcome discarded = run(c, &policy);
   expect_same(discarded, kept);
   EXPECT_EQ(kept.saved_bytes - discarded.saved_bytes, 2 * kTokens * 6 * 4);  // [R, ffn] F32
+}
+
+TEST_F(MoeLayerTest, GatheredRowsChangeNothingAndAreNotSaved) {
+  for (const LayerCase& c :
+       std::initializer_list<LayerCase>{{}, {.top_k = 1}, {.top_k = 4, .shared_ffn = 7}}) {
+    SCOPED_TRACE(concat(c));
+    LayerCase gathered = c;
+    gathered.gather = true;
+    const Outcome expected = run(c), outcome = run(gathered);
+    expect_same(outcome, expected);
+    EXPECT_EQ(expected.saved_bytes - outcome.saved_bytes, kTokens * c.top_k * kHidden * 4);
+    DiscardPolicy policy({Label::MoeAct, Label::MoePermute});
+    expect_same(run(gathered, &policy), expected);
+  }
 }
 
 TEST_F(MoeLayerTest, EvaluationSavesNothing) {

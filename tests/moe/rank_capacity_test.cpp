@@ -254,7 +254,7 @@ void expect_limited(const std::string& kind, const MoeLayout& layout, double fac
     const std::vector<Arrived> rows = rows_of(rank, layout, offsets);
     const int64_t limit = capacity.num_rows(kNumTokens * kTopK * layout.etp);
     const int64_t in_use = std::min<int64_t>(limit, std::ssize(rows));
-    EXPECT_EQ(sent.rows.shape(), (Shape{limit, 1}));
+    EXPECT_EQ(sent.rows.x.shape(), (Shape{limit, 1}));
     EXPECT_EQ(sent.probs.shape(), (Shape{limit}));
     for (int32_t& offset : offsets) offset = std::min(offset, static_cast<int32_t>(limit));
     EXPECT_EQ(read_back<int32_t>(*stream, sent.offsets), offsets);
@@ -266,7 +266,7 @@ void expect_limited(const std::string& kind, const MoeLayout& layout, double fac
     const auto used = [&](const Tensor& tensor) {
       return read_back_as_double(*stream, tensor.rows(0, in_use));
     };
-    EXPECT_EQ(used(sent.rows), want_rows);
+    EXPECT_EQ(used(sent.rows.x), want_rows);
     EXPECT_EQ(used(sent.probs), want_probs);
     EXPECT_EQ(used(dispatcher->combine_backward(pass, x)), want_rows);
     EXPECT_EQ(read_back<int32_t>(*stream, totals.all().at("over_capacity"))[0],
@@ -299,7 +299,7 @@ void expect_limited(const std::string& kind, const MoeLayout& layout, double fac
     };
     const Tensor half =
         from_host(*stream, "half", std::vector<double>(kNumTokens, 0.5), {kNumTokens, 1});
-    const Tensor all_rows = with_padding(sent.rows), all_probs = with_padding(sent.probs);
+    const Tensor all_rows = with_padding(sent.rows.x), all_probs = with_padding(sent.probs);
     EXPECT_EQ(read_back_as_double(*stream, dispatcher->combine(pass, all_rows, half)), want_y);
     const auto gradients = dispatcher->dispatch_backward(pass, all_rows, all_probs, half);
     EXPECT_EQ(read_back_as_double(*stream, gradients.x), want_y);

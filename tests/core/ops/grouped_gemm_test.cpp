@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -222,6 +224,38 @@ TEST_P(GroupedGemm, SwigluBackwardMayOverwriteGateAndUp) {
   expect_same_bits(stream(), gate_up, expected);
 }
 
+// Slots in any order, some of them several times.
+TEST_P(GroupedGemm, GatheredRowsGiveTheBitsOfTheirCopies) {
+  for (const auto& [groups, ffn, k] : swiglu_cases()) {
+    SCOPED_TRACE(concat(groups.name, ' ', ffn, ' ', k));
+    const Problem p = problem(groups, 2 * ffn, k);
+    int64_t choices = 8;
+    while (p.rows % choices != 0) --choices;
+    const Tensor tokens = random({p.rows / choices, p.k}, 1);
+    const Tensor copies = output({p.rows, p.k});
+    std::mt19937 generator(5);
+    std::vector<int32_t> slots;
+    for (int64_t row = 0; row < p.rows; ++row) {
+      const int64_t slot = static_cast<int64_t>(generator()) % p.rows;
+      slots.push_back(static_cast<int32_t>(slot));
+      const int64_t token = slot / choices;
+      stream().copy(copies.rows(row, row + 1), tokens.rows(token, token + 1));
+    }
+    const Rows gathered(tokens, ints(slots, {p.rows}));
+    const Tensor weight = random({p.groups, p.n, p.k}, 2, 0.1), dy = random({p.rows, p.n}, 3);
+    const auto results = [&](const Rows& rows) {
+      const Tensor gate_up = output({p.rows, p.n}), h = output({p.rows, ffn});
+      grouped_gemm_swiglu_forward(stream(), gate_up, h, rows, weight, {}, p.offsets_tensor);
+      const Tensor dweight = random_tensor(stream(), {p.groups, p.n, p.k}, accumulate(), 4);
+      grouped_gemm_wgrad(stream(), dweight, dy, rows, p.offsets_tensor);
+      return std::array{gate_up, h, dweight};
+    };
+    const auto outcome = results(gathered), expected = results(copies);
+    for (size_t i = 0; i < expected.size(); ++i)
+      expect_same_bits(stream(), outcome[i], expected[i]);
+  }
+}
+
 // Rows behind the last group belong to nobody.
 TEST_P(GroupedGemm, LeavesRowsBehindTheGroups) {
   const Problem p = problem({"", {70, 0, 61}}, 256, 128);
@@ -302,6 +336,27 @@ TEST_F(GroupedGemmChecks, NamesTheShapes) {
   EXPECT_THAT(
       error_of(matrix({3, 4}), matrix({3, 6}), matrix({2, 4, 6}, DType::BF16), offsets({0, 1, 3})),
       HasSubstr("weight is bf16, rows are f32"));
+}
+
+TEST_F(GroupedGemmChecks, RefusesAnIndexThatDoesNotFit) {
+  const auto error_of_wgrad = [&](const Tensor& tokens, const Tensor& index) -> std::string {
+    try {
+      grouped_gemm_wgrad(stream(), matrix({2, 4, 6}), matrix({3, 4}), Rows(tokens, index),
+                         offsets({0, 1, 3}));
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error_of_wgrad(matrix({1, 6}), offsets({2, 0, 1})), "no error");
+  EXPECT_THAT(error_of_wgrad(matrix({2, 6}), offsets({2, 0, 1})),
+              HasSubstr("3 gathered rows of 2 tokens"));
+  EXPECT_THAT(error_of_wgrad(matrix({0, 6}), offsets({2, 0, 1})),
+              HasSubstr("3 gathered rows of 0 tokens"));
+  EXPECT_THAT(error_of_wgrad(matrix({1, 6}), matrix({3})),
+              HasSubstr("slot_of_row is f32[3], not [R] I32"));
+  EXPECT_THAT(error_of_wgrad(matrix({2, 6}), offsets({2, 0, 1, 3})),
+              HasSubstr("y has shape [3, 4], not [4, 4]"));
 }
 
 TEST_F(GroupedGemmChecks, RefusesOffsetsThatDoNotFitTheRows) {

@@ -135,6 +135,66 @@ TEST_P(PermuteOp, CombineSumsTheSlotsOfATokenAndRoundsOnce) {
   }
 }
 
+// Widths: one vector, more than a warp has at once, and neither. More choices than lanes.
+TEST_P(PermuteOp, RowsAreCopiesForAnyNumberOfChoices) {
+  for (const int64_t width : {8, 257, 2056}) {
+    for (const int64_t top_k : {1, 8, 33}) {
+      SCOPED_TRACE(concat(width, " columns, top ", top_k));
+      const Tensor x = random({9, width}, 1), rows = output({9 * top_k, width});
+      const RoutingPlan plan = plan_of(random_choice(9, top_k, 40, 5, false), 40);
+      permute_rows(stream(), rows, x, plan);
+      const std::vector<int32_t> slot_of_row = host(plan.slot_of_row);
+      for (int64_t r = 0; r < 9 * top_k; ++r) {
+        const int64_t token = slot_of_row[r] / top_k;
+        expect_same_bits(stream(), rows.rows(r, r + 1), x.rows(token, token + 1));
+      }
+    }
+  }
+}
+
+TEST_P(PermuteOp, CombineTakesAnyNumberOfChoicesAndOfMissingRows) {
+  for (const int64_t width : {8, 264, 2056}) {
+    for (const int64_t top_k : {1, 2, 3, 4, 5, 6, 7, 8, 9}) {
+      SCOPED_TRACE(concat(width, " columns, top ", top_k));
+      const RoutingPlan plan = plan_of(random_choice(11, top_k, 12, 5, false), 12);
+      const int64_t num_rows = host(plan.offsets)[9];  // the last three experts are elsewhere
+      const Tensor rows = random({num_rows, width}, 1), residual = random({11, width}, 2);
+      const Tensor y = output({11, width});
+      combine_rows(stream(), y, rows, residual, plan);
+
+      const auto in = read_back_as_double(stream(), rows);
+      std::vector<double> want = read_back_as_double(stream(), residual);
+      const std::vector<int32_t> row_of_slot = host(plan.row_of_slot);
+      for (int64_t s = 0; s < 11 * top_k; ++s) {
+        if (row_of_slot[s] >= num_rows) continue;
+        for (int64_t i = 0; i < width; ++i) {
+          want[s / top_k * width + i] += in[row_of_slot[s] * width + i];
+        }
+      }
+      testing::expect_close(read_back_as_double(stream(), y), want, epsilon_of(dtype()) / 2,
+                            16 * epsilon_of(accumulate()));
+    }
+  }
+}
+
+TEST_P(PermuteOp, AnyRowsAreGatheredByTheirIndex) {
+  for (const int64_t width : {1, 8, 24, 33, 520}) {
+    const Tensor x = random({3, width}, 1), rows = output({7, width});
+    const std::vector<int32_t> slots{5, 0, 5, 1, 2, 4, 0};  // two choices of three tokens
+    gather_rows(stream(), rows, x, ints(slots, {7}), 2);
+    const auto from = read_back_as_double(stream(), x), to = read_back_as_double(stream(), rows);
+    for (size_t r = 0; r < slots.size(); ++r)
+      for (int64_t c = 0; c < width; ++c)
+        EXPECT_EQ(to[r * width + c], from[slots[r] / 2 * width + c]) << r << ' ' << c;
+  }
+  gather_rows(stream(), output({0, 8}), random({3, 8}, 1), ints({}, {0}), 2);
+  EXPECT_THAT(
+      [&] {
+        gather_rows(stream(), output({2, 8}), random({3, 8}, 1), ints({0}, {1}), 2);
+      },
+      ThrowsMessage<Error>(HasSubstr("[2, 8]")));
+}
+
 TEST_P(PermuteOp, CombineIsTheBackwardOfPermute) {
   const Tensor x = random({33, 17}, 1), dy = random({66, 17}, 2);
   const Tensor y = output({66, 17}), dx = output({33, 17});

@@ -41,8 +41,10 @@ class RmsnormOp : public DeviceTest {
   }
 };
 
+// Widths of whole 16-byte vectors, of which a GPU holds rows in different ways, and others.
 TEST_P(RmsnormOp, IsTheFormula) {
-  for (const int64_t width : {1, 63, 64, 65, 127, 129, 1000}) {
+  for (const int64_t width :
+       {1, 8, 63, 64, 65, 127, 129, 1000, 1032, 2048, 2056, 4096, 4104, 8192}) {
     SCOPED_TRACE(width);
     const int64_t rows = 5;
     const Tensor x = random({rows, width}, 1, 3), weight = random({width}, 2);
@@ -66,24 +68,32 @@ TEST_P(RmsnormOp, IsTheFormula) {
 }
 
 TEST_P(RmsnormOp, AddsTheResidualFirstAndMayWriteOverIt) {
-  const Tensor x = random({7, 65}, 1), residual = random({7, 65}, 2), weight = random({65}, 3);
-  const Tensor sum = output({7, 65}), y = output({7, 65}), rstd = output({7}, accumulate());
-  add_rmsnorm_forward(stream(), sum, y, rstd, x, residual, weight, kEps);
+  for (const int64_t width : {64, 65, 1000, 2048, 2056, 4104}) {
+    SCOPED_TRACE(width);
+    const Shape shape{7, width};
+    const Tensor x = random(shape, 1), residual = random(shape, 2), weight = random({width}, 3);
+    const Tensor sum = output(shape), y = output(shape), rstd = output({7}, accumulate());
+    add_rmsnorm_forward(stream(), sum, y, rstd, x, residual, weight, kEps);
 
-  const Tensor want_sum = reference_output({7, 65}), want_y = reference_output({7, 65});
-  const Tensor want_rstd = reference_output({7});
-  add_rmsnorm_forward(reference(), want_sum, want_y, want_rstd, exact(x), exact(residual),
-                      exact(weight), kEps);
-  expect_close(sum, want_sum, epsilon_of(dtype()) / 2, 0);
-  // y belongs to the rounded sum.
-  rmsnorm_forward(reference(), want_y, want_rstd, exact(sum), exact(weight), kEps);
-  expect_close(y, want_y, tolerance(), 0);
-  expect_close(rstd, want_rstd, 16 * epsilon_of(accumulate()), 0);
+    const Tensor want_sum = reference_output(shape), want_y = reference_output(shape);
+    const Tensor want_rstd = reference_output({7});
+    add_rmsnorm_forward(reference(), want_sum, want_y, want_rstd, exact(x), exact(residual),
+                        exact(weight), kEps);
+    expect_close(sum, want_sum, epsilon_of(dtype()) / 2, 0);
+    // y belongs to the rounded sum.
+    rmsnorm_forward(reference(), want_y, want_rstd, exact(sum), exact(weight), kEps);
+    expect_close(y, want_y, tolerance(), 0);
+    expect_close(rstd, want_rstd, 16 * epsilon_of(accumulate()), 0);
 
-  const Tensor y_again = output({7, 65});
-  add_rmsnorm_forward(stream(), residual, y_again, rstd, x, residual, weight, kEps);
-  expect_same_bits(stream(), residual, sum);
-  expect_same_bits(stream(), y_again, y);
+    const Tensor over_x = output(shape), y_again = output(shape);
+    stream().copy(over_x, x);
+    add_rmsnorm_forward(stream(), over_x, y_again, rstd, over_x, residual, weight, kEps);
+    expect_same_bits(stream(), over_x, sum);
+    expect_same_bits(stream(), y_again, y);
+    add_rmsnorm_forward(stream(), residual, y_again, rstd, x, residual, weight, kEps);
+    expect_same_bits(stream(), residual, sum);
+    expect_same_bits(stream(), y_again, y);
+  }
 }
 
 TEST_P(RmsnormOp, BackwardIsCloseToFloat64) {
@@ -95,24 +105,68 @@ TEST_P(RmsnormOp, BackwardIsCloseToFloat64) {
   }
 }
 
+// As many rows as a GPU's blocks take in one pass, and some more; widths as in IsTheFormula.
+TEST_P(RmsnormOp, BackwardOfManyRowsAndOfWideOnesIsCloseToFloat64) {
+  struct Case {
+    int64_t rows, width;
+  };
+  for (const Case& c : {Case{1, 8}, Case{1057, 8}, Case{1060, 64}, Case{1, 2048}, Case{530, 2048},
+                        Case{267, 2056}, Case{2, 4096}, Case{3, 4104}, Case{2, 8192}}) {
+    expect_backward_close(c.rows, c.width, true);
+  }
+}
+
+// Rows of whole vectors that begin at an address where there are none.
+TEST_P(RmsnormOp, RowsMayBeginAtAnyAddress) {
+  const int64_t rows = 3, width = 64;
+  const auto unaligned = [&](const Tensor& flat) {
+    return flat.rows(1, rows * width + 1).reshape({rows, width});
+  };
+  const Tensor flat_x = random({rows * width + 1}, 1), flat_dy = random({rows * width + 1}, 2);
+  const Tensor x = unaligned(flat_x), dy = unaligned(flat_dy), weight = random({width}, 3);
+  const Tensor flat_y = output({rows * width + 1}), flat_dx = output({rows * width + 1});
+  const Tensor y = unaligned(flat_y), dx = unaligned(flat_dx);
+  const Tensor rstd = output({rows}, accumulate());
+  const Tensor dweight = zeros(stream(), {width}, accumulate());
+  rmsnorm_forward(stream(), y, rstd, x, weight, kEps);
+  rmsnorm_backward(stream(), dx, dweight, dy, x, rstd, weight, Tensor());
+
+  const Tensor want_y = reference_output({rows, width}), want_rstd = reference_output({rows});
+  const Tensor want_dx = reference_output({rows, width}), want_dweight = reference_output({width});
+  reference().zero(want_dweight);
+  rmsnorm_forward(reference(), want_y, want_rstd, exact(x), exact(weight), kEps);
+  rmsnorm_backward(reference(), want_dx, want_dweight, exact(dy), exact(x), want_rstd,
+                   exact(weight), Tensor());
+  expect_close(y, want_y, tolerance(), 0);
+  expect_close(rstd, want_rstd, 16 * epsilon_of(accumulate()), 0);
+  expect_close(dx, want_dx, tolerance(), 64 * epsilon_of(accumulate()));
+  expect_close(dweight, want_dweight, 64 * epsilon_of(accumulate()), 64 * epsilon_of(accumulate()));
+}
+
 TEST_P(RmsnormOp, ZeroRowsChangeNothing) { expect_backward_close(0, 64, true); }
 
 TEST_P(RmsnormOp, BackwardMayWriteOverItsInputs) {
-  const Tensor x = random({5, 65}, 1), weight = random({65}, 2), dy = random({5, 65}, 3);
-  const Tensor dresidual = random({5, 65}, 4);
-  const Tensor y = output({5, 65}), rstd = output({5}, accumulate()), dx = output({5, 65});
-  const Tensor dweight = zeros(stream(), {65}, accumulate());
-  rmsnorm_forward(stream(), y, rstd, x, weight, kEps);
-  rmsnorm_backward(stream(), dx, dweight, dy, x, rstd, weight, dresidual);
+  for (const int64_t width : {64, 65, 2048, 4096}) {
+    SCOPED_TRACE(width);
+    const int64_t rows = width == 2048 ? 530 : 5;  // more than one for a GPU's block
+    const Shape shape{rows, width};
+    const Tensor x = random(shape, 1), weight = random({width}, 2), dy = random(shape, 3);
+    const Tensor dresidual = random(shape, 4);
+    const Tensor y = output(shape), rstd = output({rows}, accumulate()), dx = output(shape);
+    const Tensor dweight = zeros(stream(), {width}, accumulate());
+    rmsnorm_forward(stream(), y, rstd, x, weight, kEps);
+    rmsnorm_backward(stream(), dx, dweight, dy, x, rstd, weight, dresidual);
 
-  const Tensor over_dy = output({5, 65}), over_dresidual = output({5, 65});
-  stream().copy(over_dy, dy);
-  stream().copy(over_dresidual, dresidual);
-  const Tensor scratch = zeros(stream(), {65}, accumulate());
-  rmsnorm_backward(stream(), over_dy, scratch, over_dy, x, rstd, weight, dresidual);
-  rmsnorm_backward(stream(), over_dresidual, scratch, dy, x, rstd, weight, over_dresidual);
-  expect_same_bits(stream(), over_dy, dx);
-  expect_same_bits(stream(), over_dresidual, dx);
+    const Tensor over_dy = output(shape), over_dresidual = output(shape);
+    stream().copy(over_dy, dy);
+    stream().copy(over_dresidual, dresidual);
+    const Tensor scratch = zeros(stream(), {width}, accumulate());
+    rmsnorm_backward(stream(), over_dy, scratch, over_dy, x, rstd, weight, dresidual);
+    expect_same_bits(stream(), scratch, dweight);  // the order of sums is fixed
+    rmsnorm_backward(stream(), over_dresidual, scratch, dy, x, rstd, weight, over_dresidual);
+    expect_same_bits(stream(), over_dy, dx);
+    expect_same_bits(stream(), over_dresidual, dx);
+  }
 }
 
 TEST_P(RmsnormOp, RefusesWrongArguments) {
