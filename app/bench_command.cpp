@@ -9,6 +9,7 @@
 #include "app/backend.h"
 #include "app/bench.h"
 #include "app/bench_checkpoint.h"
+#include "app/bench_dense.h"
 #include "app/bench_gemm.h"
 #include "app/config_file.h"
 #include "app/job.h"
@@ -125,6 +126,7 @@ void add_comm_bench(CLI::App& bench, int& exit_code) {
 void add_gemm_bench(CLI::App& bench, int& exit_code) {
   struct GemmOptions : Options {
     GemmBenchOptions bench;
+    bool dense = false;
   };
   const auto options = std::make_shared<GemmOptions>();
   GemmBenchOptions& gemm = options->bench;
@@ -141,12 +143,21 @@ void add_gemm_bench(CLI::App& bench, int& exit_code) {
   command->add_flag("--sustained", gemm.sustained,
                     "At the clock that the device holds, not in bursts after pauses");
   command->add_option("--seed", gemm.seed, "Of operands and row counts; by default a new one");
+  command
+      ->add_flag("--dense", options->dense,
+                 "Instead, the dense products of the model: cuBLAS's heuristic and the fastest")
+      ->excludes("--edge")
+      ->excludes("--rows-per-expert")
+      ->excludes("--sustained")
+      ->excludes("--seed");
   command->footer("Example: ferry bench gemm configs/quickstart.toml --rows-per-expert 16,64");
   command->callback([options, &exit_code] {
     exit_code = run_job([&](Runtime& runtime) {
       GemmBenchOptions& gemm = options->bench;
       const RunConfig config =
           load_valid_config(options->config, options->overrides, runtime.size());
+      if (options->dense)
+        return bench_dense(config, runtime, options->json, options->command("gemm") + " --dense");
       gemm.json = options->json;
       gemm.command = options->command("gemm");
       for (size_t i = 0; i < gemm.rows_per_expert.size(); ++i)

@@ -10,6 +10,7 @@
 #include "app/bench_steps.h"
 #include "app/console.h"
 #include "app/data_spec.h"
+#include "app/gemm_cache.h"
 #include "app/host_memory.h"
 #include "app/model/cost_model.h"
 #include "app/optimizer_offload.h"
@@ -90,6 +91,11 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, const StepBenchOp
   unsaved.checkpoint.every = 0;
   require_host_memory(stage_memory(unsaved, runtime.size(), mesh.at(runtime.rank()).pp), unsaved,
                       runtime.host_name(), runtime.control());
+  const std::string notice =
+      open_gemm_cache(config.run.gemm_cache,
+                      unknown_gemms(config.run.deterministic, runtime.size(), /*may_record=*/true),
+                      backend.device(), runtime.control());
+  if (!notice.empty() && runtime.rank() == 0) std::cerr << "! " << notice << std::endl;
   const auto stream = backend.device().make_stream("compute");
   TrainModel model(config, *stream, groups, runtime.local_size());
   RunConfig needed = config;
@@ -153,6 +159,10 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, const StepBenchOp
   if (sustained > 0) {
     row["sustained_gemm_tflops"] = sustained / 1e12;
     row["of_sustained_gemm"] = flops / seconds / sustained;
+  }
+  if (const GraphedMicroBatch* graphed = model.model().graph()) {
+    row["graph_nodes"] = graphed->graph()->num_nodes();
+    row["graph_launches"] = graphed->num_launches();
   }
   row["peak_gib"] = static_cast<double>(backend.device().memory().peak()) / (1 << 30);
   row["loss"] = times.loss;

@@ -22,6 +22,7 @@ struct RunTable {
   int64_t seed = 1234;
   std::string backend = "auto";
   bool deterministic = false;
+  std::string gemm_cache;
   int64_t log_every = 1;
   int64_t eval_every = 0;
   int64_t eval_batches = 8;
@@ -55,6 +56,10 @@ struct RunTable {
                 .doc = "same bits in every run with the same ranks also on GPUs (the CPU's always "
                        "are): attention's backward takes longer"},
           &RunTable::deterministic);
+    visit(Field{.key = "gemm_cache",
+                .doc = "file of measured algorithms for dense products on a GPU, read and added "
+                       "to; unset: those that cuBLAS proposes"},
+          &RunTable::gemm_cache);
     visit(
         Field{
             .key = "log_every", .doc = "steps between two lines of the log", .range = at_least(1)},

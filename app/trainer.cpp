@@ -13,6 +13,7 @@
 #include "app/console.h"            // what a person sees
 #include "app/data_spec.h"          // [data] -> token files, order, loader (app/data)
 #include "app/evaluation.h"         // loss on held-out data
+#include "app/gemm_cache.h"         // measured algorithms of products
 #include "app/host_memory.h"        // is there enough for what is offloaded
 #include "app/host_sum.h"           // numbers summed over ranks
 #include "app/metrics.h"            // metrics.jsonl, events.jsonl
@@ -41,6 +42,11 @@ Backend open_backend(const RunConfig& config, Runtime& runtime) {
   Backend backend = choose_backend(config.run.backend, config.model.precision, runtime,
                                    config.parallel.share_gpu);
   backend.device().set_poison_memory(config.debug.poison_memory);
+  const std::string notice =
+      open_gemm_cache(config.run.gemm_cache,
+                      unknown_gemms(config.run.deterministic, runtime.size(), /*may_record=*/false),
+                      backend.device(), runtime.control());
+  if (!notice.empty()) backend.notice += (backend.notice.empty() ? "" : "\n! ") + notice;
   return backend;
 }
 

@@ -163,6 +163,10 @@ gemm_refused() {
   says "try : ferry bench gemm configs/quickstart.toml run.backend=cpu"
   code 2 "$FERRY" bench gemm configs/quickstart.toml run.backend=cpu --rows-per-expert 8 --edge
   says "error: --edge needs 449 rows for 8 experts; there are 64"
+  code 2 "$FERRY" bench gemm configs/quickstart.toml run.backend=cpu --dense
+  says "error: ferry bench gemm --dense compares algorithms of cuBLAS, and this run is on the CPU"
+  code 2 "$FERRY" bench gemm --dense --edge
+  says "--edge"
   code 2 "$FERRY" bench gemm --rows-per-expert 0
   says "--rows-per-expert"
 }
