@@ -9,6 +9,7 @@
 #include "app/cpu_binding.h"
 #include "core/ops/adamw_kernels.h"
 #include "core/ops/sgd_kernels.h"
+#include "core/seconds_since.h"
 #include "core/worker_pool.h"
 
 namespace ferry {
@@ -88,7 +89,7 @@ std::vector<AdamRow> take_turns(WorkerPool& pool, const UpdateArrays& arrays,
     for (size_t i = 0; i < cases.size(); ++i) {
       const auto start = Clock::now();
       work_on(pool, arrays, cases[i].work);
-      const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+      const double seconds = seconds_since(start);
       if (round > 0) times[i].push_back(seconds);  // the first warms up
     }
   std::vector<AdamRow> rows;

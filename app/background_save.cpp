@@ -5,6 +5,7 @@
 
 #include "checkpoint/agreement.h"
 #include "core/check.h"
+#include "core/seconds_since.h"
 
 namespace ferry {
 
@@ -36,8 +37,7 @@ void BackgroundSave::run(const SaveRequest& request, const Event& copied) {
     copied.wait_host();
     return std::string();
   });
-  outcome_.copy_seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  outcome_.copy_seconds = seconds_since(start);
   outcome_.report = save_checkpoint(request, *control_);
 }
 

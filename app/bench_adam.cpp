@@ -7,6 +7,7 @@
 
 #include "app/adam_rates.h"
 #include "app/bench.h"
+#include "app/gib.h"
 #include "app/host_memory.h"
 #include "app/version.h"
 
@@ -14,8 +15,6 @@ namespace ferry {
 namespace {
 
 constexpr int64_t kMib = 1 << 20;
-
-double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 // 0 if the system does not say.
 int64_t last_level_cache_bytes() {

@@ -9,6 +9,7 @@
 #include "app/bench.h"
 #include "app/bench_steps.h"
 #include "app/data_spec.h"
+#include "app/gib.h"
 #include "app/recompute_plan.h"
 
 namespace ferry {
@@ -152,8 +153,7 @@ ExitCode bench_offload(const RunConfig& config, const std::vector<std::string>& 
           "act. GiB", "saved GiB", "moved GiB");
     std::cout << fmt::format("{:8.4f} {:7.3f} {:8.3f} {:9.2f} {:9.2f} {:9.2f}  {}\n", m.step_s,
                              m.step_s / base_s, std::max(base_s, link_s) / m.step_s,
-                             static_cast<double>(activation_peak) / (1 << 30),
-                             static_cast<double>(m.saved_peak) / (1 << 30), (d2h + h2d) / (1 << 30),
+                             gib(activation_peak), gib(m.saved_peak), gib(d2h + h2d),
                              cases[i].text.empty() ? "nothing moves" : cases[i].text);
     if (!m.choice.empty()) std::cout << "         " << m.choice << "\n";
   }

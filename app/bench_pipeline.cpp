@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/bench.h"
+#include "core/seconds_since.h"
 #include "core/stream_cpu.h"
 #include "pipeline/executor.h"
 
@@ -49,7 +50,7 @@ double run_steps(Executor& executor, const std::vector<Action>& actions, const M
     executor.run(actions, message, work);
     stream.synchronize();
     control.barrier("bench pipeline");  // the step ends with its last rank
-    if (step >= 2) seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    if (step >= 2) seconds.push_back(seconds_since(start));
   }
   std::sort(seconds.begin(), seconds.end());
   return seconds[seconds.size() / 2];

@@ -11,6 +11,7 @@
 #include "app/console.h"
 #include "app/data_spec.h"
 #include "app/gemm_cache.h"
+#include "app/gib.h"
 #include "app/host_memory.h"
 #include "app/model/cost_model.h"
 #include "app/optimizer_offload.h"
@@ -42,8 +43,8 @@ void add_update(nlohmann::ordered_json& row, TrainModel& model, const StepTimes&
   for (const auto& usage : model.model().stream().device().memory().table())
     if (usage.name.starts_with("masters") || usage.name.starts_with("moments"))
       on_device += usage.current;
-  row["device_state_gib"] = static_cast<double>(on_device) / (1 << 30);
-  row["host_state_gib"] = static_cast<double>(hybrid->host_memory().current()) / (1 << 30);
+  row["device_state_gib"] = gib(on_device);
+  row["host_state_gib"] = gib(hybrid->host_memory().current());
 }
 
 // Steps that are watched: their share with a busy GPU, and what it did.
@@ -164,7 +165,7 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, const StepBenchOp
     row["graph_nodes"] = graphed->graph()->num_nodes();
     row["graph_launches"] = graphed->num_launches();
   }
-  row["peak_gib"] = static_cast<double>(backend.device().memory().peak()) / (1 << 30);
+  row["peak_gib"] = gib(backend.device().memory().peak());
   row["loss"] = times.loss;
   if (options.kernels) watched.add_to(row);
   add_origin(row, backend.device().name(), options.command);

@@ -7,14 +7,13 @@
 #include <ctime>
 #include <iostream>
 
+#include "app/gib.h"
 #include "app/model/cost_model.h"
 #include "app/rank_memory.h"
 #include "app/version.h"
 
 namespace ferry {
 namespace {
-
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 std::string grouped(int64_t value) {
   std::string digits = std::to_string(value);
@@ -37,7 +36,6 @@ std::string memory_line(const RunConfig& config, int64_t ranks, const Backend& b
   MemoryEstimate estimate;  // of the stage that needs most
   for (const MemoryEstimate& stage : stage_memories(config, ranks))
     if (stage.total() > estimate.total()) estimate = stage;
-  const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / kGiB; };
   return fmt::format(
       "memory    per rank: parameters {:.2f} | gradients {:.2f} | optimizer {:.2f} | activations "
       "{:.2f} | logits {:.2f} | total {:.2f} of {:.1f} GiB\n",
@@ -81,8 +79,7 @@ void Console::step(const StepReport& r, int64_t total_steps, int num_ranks, int6
                       num_ranks > 1 ? "/rank" : "");
   if (r.mfu > 0) text += fmt::format(" | {:.1f}% MFU", 100 * r.mfu);
   if (device_bytes > 0)
-    text += fmt::format(" | mem {:.0f}/{:.0f}", static_cast<double>(r.peak_bytes) / kGiB,
-                        static_cast<double>(device_bytes) / kGiB);
+    text += fmt::format(" | mem {:.0f}/{:.0f}", gib(r.peak_bytes), gib(device_bytes));
   if (r.balance > 0) text += fmt::format(" | bal {:.2f} dead {}", r.balance, r.dead_experts);
   const double left = static_cast<double>(total_steps - r.step) * seconds_per_step_;
   text += fmt::format(" | data {:.1f}% | eta {}", 100 * r.data_seconds / r.seconds,

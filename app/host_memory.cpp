@@ -8,14 +8,13 @@
 #include <optional>
 #include <sstream>
 
+#include "app/gib.h"
 #include "core/check.h"
 
 namespace ferry {
 namespace {
 
 namespace fs = std::filesystem;
-
-double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 // The number in a file that holds one; none if the file is not there, or says "max".
 std::optional<int64_t> number_in(const fs::path& path) {

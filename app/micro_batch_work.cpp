@@ -4,6 +4,7 @@
 
 #include "app/graphed_micro_batch.h"
 #include "core/mark.h"
+#include "core/seconds_since.h"
 
 namespace ferry {
 namespace {
@@ -42,8 +43,7 @@ std::shared_ptr<const Batch> MicroBatchWork::batch(int micro) {
   while (num_read_ <= micro) {
     const auto start = std::chrono::steady_clock::now();
     auto read = std::make_shared<const Batch>(feed_.next(context_.first_sample));
-    data_seconds_ +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    data_seconds_ += seconds_since(start);
     num_loss_tokens_ += static_cast<double>(read->num_loss_tokens);
     batches_.emplace(num_read_++, std::move(read));
   }

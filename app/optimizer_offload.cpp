@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "app/gib.h"
 #include "app/host_sum.h"
 #include "app/param_groups.h"
 #include "core/vector_level.h"
@@ -15,8 +16,6 @@ namespace {
 // With overlap, a step knows of the update before; the first one touches memory for the first time.
 constexpr int64_t kMeasuredAfter = 3;
 constexpr int64_t kOutcomeAfter = 6;
-
-double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 std::string describe(const UpdateTimes& times) {
   return fmt::format(

@@ -6,14 +6,12 @@
 #include <map>
 #include <set>
 
+#include "app/gib.h"
 #include "app/plan.h"
 #include "app/stage_table.h"
 
 namespace ferry {
 namespace {
-
-double gib(double bytes) { return bytes / (1 << 30); }
-double gib(int64_t bytes) { return gib(static_cast<double>(bytes)); }
 
 std::string rates_text(const MachineRates& rates) {
   return fmt::format("{:g} GB/s and {:g} TFLOP/s", rates.link_bytes_per_s / 1e9,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "app/gib.h"
 #include "app/optimizer_memory.h"
 #include "app/plan.h"
 #include "app/stage_table.h"
@@ -30,7 +31,7 @@ std::string fraction_text(const Plan& plan, const RunConfig& config) {
   if (plan.chosen_fraction)
     return fmt::format(
         "{:g} of the parameters on the host, the {} ones: the smallest with 2 % of {:g} GiB free",
-        *plan.chosen_fraction, which, static_cast<double>(plan.rates.device_bytes) / (1 << 30));
+        *plan.chosen_fraction, which, gib(plan.rates.device_bytes));
   return fmt::format("chosen in the run{}; here all on the host",
                      offload.auto_goal == "memory" ? ", or from --device-gib" : "");
 }

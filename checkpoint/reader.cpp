@@ -15,6 +15,7 @@
 #include "checkpoint/directory.h"
 #include "checkpoint/shard_file.h"
 #include "core/check.h"
+#include "core/seconds_since.h"
 
 namespace ferry {
 namespace {
@@ -216,7 +217,7 @@ LoadReport Checkpoint::load(std::span<const SliceToLoad> slices, int num_threads
                  });
   // The manifest proves that slices do not overlap, so the right number means each element once.
   CHECK(filled == wanted_bytes, filled.load(), " bytes of ", wanted_bytes, " were filled");
-  return {filled, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
+  return {filled, seconds_since(start)};
 }
 
 void Checkpoint::verify_file(int file_idx, bool from_device, std::vector<Digest128>* sums,
