@@ -52,14 +52,14 @@ LIBRARY_HEADERS = [
 ]
 
 CUDA_HEADER = re.compile(
-    r"(cuda\w*|cublas\w*|cudnn\w*|nccl\w*|nvml|mma|cooperative_groups|cuda_\w+|vector_types)\.h"
+    r"(cuda\w*|cublas\w*|cudnn\w*|cupti\w*|nccl\w*|nvml|mma|cooperative_groups|cuda_\w+|vector_types)\.h"
     r"|(cub|thrust|cuda|nvtx3|cooperative_groups|cudnn_frontend|cute|cutlass)/.*"
     r"|cooperative_groups")
 CUDA_CODE = re.compile(
-    r"\b(cuda[A-Z]\w*|cu(blas|dnn)[A-Z]\w*|cublasLt\w*|nccl[A-Z]\w*|nvml[A-Z]\w*"
+    r"\b(cuda[A-Z]\w*|cu(blas|dnn|pti)[A-Z]\w*|cublasLt\w*|nccl[A-Z]\w*|nvml[A-Z]\w*"
     r"|CUDA_[A-Z]\w+|CUBLAS_\w+|CUDNN_\w+|NCCL_\w+"
     r"|__(global|device|host|shared|constant|forceinline|launch_bounds)__)|<<<")
-CUDA_FILE = re.compile(r"(.*_cuda(_test)?\.\w+|.*\.cuh?|(nccl|cudnn)_\w+\.\w+)")
+CUDA_FILE = re.compile(r"(.*_cuda(_test)?\.\w+|.*\.cuh?|(nccl|cudnn|cupti)_\w+\.\w+)")
 
 INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
 CONDITIONAL = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b")
@@ -232,7 +232,7 @@ class Tree:
     def check_cuda(self, path):
         if CUDA_FILE.fullmatch(pathlib.PurePosixPath(path).name) or path.startswith("tests/bench/"):
             return
-        where = "CUDA code belongs in *_cuda.*, *.cu, *.cuh or nccl_group.*"
+        where = "CUDA code belongs in *_cuda.*, *.cu, *.cuh, nccl_*, cudnn_* or cupti_*"
         line = self.cuda_line(path)
         if line:
             self.refuse(path, line, where)

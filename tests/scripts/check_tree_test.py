@@ -127,8 +127,14 @@ class CheckTree(unittest.TestCase):
         self.write("core/bad.h", "#pragma once\n#include <cuda_runtime.h>\n")
         self.expect_problem("core/bad.h:2", "CUDA code belongs in")
 
+    def test_profiling_outside_cuda_files_is_refused(self):
+        self.write("core/bad.cpp",
+                   "#include <cupti.h>\nint f() {\n  return cuptiActivityFlushAll(0);\n}\n")
+        self.expect_problem("core/bad.cpp:1", "CUDA code belongs in")
+
     def test_cuda_in_its_own_files_is_allowed(self):
-        for name in ("device_cuda.cpp", "kernel.cu", "kernel_device.cuh", "nccl_group.cpp"):
+        for name in ("device_cuda.cpp", "kernel.cu", "kernel_device.cuh", "nccl_group.cpp",
+                     "cupti_trace.cpp"):
             pragma = "#pragma once\n" if name.endswith(".cuh") else ""
             self.write(f"core/{name}", pragma + "#include <cuda_runtime.h>\n")
         self.write("tests/core/device_cuda_test.cpp", "#include <cuda_runtime.h>\n")
