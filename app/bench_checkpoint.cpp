@@ -18,6 +18,7 @@
 #include "checkpoint/directory.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/writer.h"
+#include "core/median.h"
 #include "core/ops/elementwise.h"
 #include "core/seconds_since.h"
 

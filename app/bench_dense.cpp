@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/backend.h"
-#include "core/ops/elementwise.h"
+#include "app/bench_operands.h"
 #include "core/ops/gemm.h"
 #include "core/ops/gemm_tuning.h"
 
@@ -30,15 +30,15 @@ void keep_better(CallTimes& best, const CallTimes& times) {
   if (times.median < best.median) best = times;
 }
 
-class DenseBench {
+class DenseBench : BenchOperands {
  public:
   DenseBench(Stream& stream, const RunConfig& config)
-      : stream_(stream), dtype_(dtype_of(config.model.precision)) {}
+      : BenchOperands(stream, dtype_of(config.model.precision)) {}
 
   // The layer y [m, n] = x [m, k] * weight [n, k]^T.
   void layer(const std::string& name, int64_t m, int64_t n, int64_t k) {
     const Tensor x = random({m, k}), dy = random({m, n}), weight = random({n, k});
-    const Tensor y = output({m, n}, dtype_), dx = output({m, k}, dtype_);
+    const Tensor y = output({m, n}), dx = output({m, k});
     const Tensor dweight = output({n, k}, accumulate_dtype(dtype_));
     stream_.zero(dweight);
     DenseRow made;
@@ -55,15 +55,6 @@ class DenseBench {
   std::vector<DenseRow> rows() { return std::move(rows_); }
 
  private:
-  Tensor output(const Shape& shape, DType dtype) {
-    return Tensor::empty(stream_, "bench", shape, dtype);
-  }
-  Tensor random(const Shape& shape) {
-    const Tensor tensor = output(shape, dtype_);
-    fill_normal(stream_, tensor, 1.0, {1, 0, ++site_}, 0);
-    return tensor;
-  }
-
   void row(DenseRow made, const std::function<void()>& enqueue) {
     constexpr double kNever = std::numeric_limits<double>::infinity();
     made.heuristic = made.measured = {kNever, kNever};
@@ -83,9 +74,6 @@ class DenseBench {
     rows_.push_back(made);
   }
 
-  Stream& stream_;
-  DType dtype_;
-  uint32_t site_ = 0;
   std::vector<DenseRow> rows_;
 };
 

@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "app/backend.h"
+#include "app/bench_operands.h"
 #include "app/product_check.h"
 #include "app/row_counts.h"
-#include "core/ops/elementwise.h"
 
 namespace ferry {
 namespace {
@@ -55,20 +55,18 @@ CallTimes time_sustained(Stream& stream, const std::function<void()>& enqueue, d
   return time_samples(stream, enqueue, samples, calls);
 }
 
-class GemmBench {
+class GemmBench : BenchOperands {
  public:
   GemmBench(Stream& stream, const RunConfig& config, const GemmBenchOptions& options)
-      : stream_(stream),
+      : BenchOperands(stream, dtype_of(config.model.precision), options.seed),
         options_(options),
-        experts_(config.moe.experts),
-        dtype_(dtype_of(config.model.precision)),
-        key_{options.seed, 0, 0} {}
+        experts_(config.moe.experts) {}
 
   // The layer y [R, n] = x [R, k] * weight [E, n, k]^T.
   void layer(const std::string& name, int64_t n, int64_t k, int64_t rows_per_expert) {
     const int64_t rows = experts_ * rows_per_expert;
     const Tensor x = random({rows, k}), dy = random({rows, n}), weight = random({experts_, n, k});
-    const Tensor y = output({rows, n}, dtype_), dx = output({rows, k}, dtype_);
+    const Tensor y = output({rows, n}), dx = output({rows, k});
     const Tensor dweight = output(weight.shape(), accumulate_dtype(dtype_));
     row_.shape = fmt::format("{} experts, {} x {} x {}", experts_, rows, n, k);
     row_.rows_per_expert = rows_per_expert;
@@ -81,16 +79,6 @@ class GemmBench {
   std::vector<GemmRow> rows() { return std::move(rows_); }
 
  private:
-  Tensor output(const Shape& shape, DType dtype) {
-    return Tensor::empty(stream_, "bench", shape, dtype);
-  }
-  Tensor random(const Shape& shape) {
-    const Tensor tensor = output(shape, dtype_);
-    fill_normal(stream_, tensor, 1.0, next_key(), 0);
-    return tensor;
-  }
-  RandomKey next_key() { return key_ = key_.at_site(key_.site + 1); }
-
   void pass(const std::string& name, GroupedProduct product) {
     const auto dense = [&] { product.enqueue_batched(stream_); };
     product.counts = distributions_.front().counts;
@@ -124,11 +112,8 @@ class GemmBench {
                               : time_burst(stream_, enqueue);
   }
 
-  Stream& stream_;
   const GemmBenchOptions& options_;
   int64_t experts_;
-  DType dtype_;
-  RandomKey key_;
   std::vector<RowCounts> distributions_;
   GemmRow row_;
   std::vector<GemmRow> rows_;

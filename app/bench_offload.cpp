@@ -11,6 +11,7 @@
 #include "app/data_spec.h"
 #include "app/gib.h"
 #include "app/recompute_plan.h"
+#include "core/median.h"
 
 namespace ferry {
 namespace {

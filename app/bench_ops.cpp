@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "app/bench.h"
+#include "app/bench_operands.h"
 #include "core/host_copy.h"
 #include "core/ops/adamw.h"
 #include "core/ops/attention.h"
@@ -29,13 +30,12 @@ namespace {
 constexpr int64_t kBeyondCache = int64_t{1} << 27;
 
 // Makes operands of one configuration and collects rows.
-class OpsBench {
+class OpsBench : BenchOperands {
  public:
   OpsBench(Stream& stream, const RunConfig& config)
-      : stream_(stream),
+      : BenchOperands(stream, dtype_of(config.model.precision)),
         model_(config.model),
         moe_(config.moe),
-        dtype_(dtype_of(config.model.precision)),
         tokens_(config.batch.micro * config.model.seq),
         copy_ceiling_(measure_copy_ceiling(stream)),
         gemm_ceiling_(measure_gemm_ceiling(stream, dtype_)) {}
@@ -55,18 +55,8 @@ class OpsBench {
   }
 
  private:
-  Tensor random(const Shape& shape, DType dtype) {
-    const Tensor tensor = Tensor::empty(stream_, "bench", shape, dtype);
-    fill_normal(stream_, tensor, 1.0, {1, 0, ++site_}, 0);
-    return tensor;
-  }
-  Tensor random(const Shape& shape) { return random(shape, dtype_); }
-  Tensor output(const Shape& shape, DType dtype) {
-    return Tensor::empty(stream_, "bench", shape, dtype);
-  }
-  Tensor output(const Shape& shape) { return output(shape, dtype_); }
   Tensor random_ints(int64_t elements, int64_t end) {
-    std::mt19937_64 generator(++site_);
+    std::mt19937_64 generator(next_key().site);
     std::uniform_int_distribution<int32_t> any(0, static_cast<int32_t>(end - 1));
     std::vector<int32_t> values(elements);
     for (int32_t& value : values) value = any(generator);
@@ -332,7 +322,7 @@ class OpsBench {
 
   void grouped(const std::string& name, const Tensor& offsets, const Tensor& x, int64_t width) {
     const int64_t rows = x.dim(0), depth = x.dim(1), experts = moe_.experts;
-    fill_normal(stream_, x, 1.0, {1, 0, ++site_}, 0);
+    fill_normal(stream_, x, 1.0, next_key(), 0);
     const Tensor weight = random({experts, width, depth}), y = random({rows, width});
     const Tensor dweight = random(weight.shape(), accumulate_dtype(dtype_));
     const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(width * depth);
@@ -345,14 +335,11 @@ class OpsBench {
         [&] { grouped_gemm_wgrad(stream_, dweight, y, x, offsets); });
   }
 
-  Stream& stream_;
   ModelConfig model_;
   MoeConfig moe_;
-  DType dtype_;
   int64_t tokens_;
   double copy_ceiling_;
   double gemm_ceiling_;
-  uint32_t site_ = 0;
   std::vector<BenchRow> rows_;
 };
 

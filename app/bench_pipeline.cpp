@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/bench.h"
+#include "core/median.h"
 #include "core/seconds_since.h"
 #include "core/stream_cpu.h"
 #include "pipeline/executor.h"
@@ -52,8 +53,7 @@ double run_steps(Executor& executor, const std::vector<Action>& actions, const M
     control.barrier("bench pipeline");  // the step ends with its last rank
     if (step >= 2) seconds.push_back(seconds_since(start));
   }
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[seconds.size() / 2];
+  return median(std::move(seconds));
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "app/optimizer_offload.h"
 #include "app/rank_memory.h"
 #include "core/device_trace.h"
+#include "core/median.h"
 
 namespace ferry {
 namespace {

@@ -1,6 +1,5 @@
 #include "app/bench_steps.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -8,11 +7,6 @@
 #include "app/host_sum.h"
 
 namespace ferry {
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 StepTimes measure_steps(const RunConfig& config, const Backend& backend, TrainModel& model,
                         Loader& loader, int64_t first_step, int64_t warmup, int64_t steps,

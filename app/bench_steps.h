@@ -11,8 +11,6 @@
 
 namespace ferry {
 
-double median(std::vector<double> values);
-
 /// Of each step, in seconds.
 struct StepTimes {
   std::vector<double> step;

@@ -13,13 +13,6 @@
 namespace ferry {
 namespace {
 
-// While a graph is recorded nothing may wait for the device.
-bool is_captured(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
-  return status != cudaStreamCaptureStatusNone;
-}
-
 class DeviceStorage final : public CudaStorage {
  public:
   DeviceStorage(CudaDevice& device, void* data, int64_t bytes, std::string_view name,
@@ -113,7 +106,7 @@ std::shared_ptr<Storage> allocate_cuda(CudaDevice& device, CudaStream& stream,
   const size_t size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
   void* data = nullptr;
   cudaError_t error = cudaMallocAsync(&data, size, handle);
-  if (error == cudaErrorMemoryAllocation && !is_captured(handle)) {
+  if (error == cudaErrorMemoryAllocation && !stream.is_captured()) {
     // Memory may be on its way back: wait for it once before giving up.
     static_cast<void>(cudaGetLastError());
     device.release_unused_memory();

@@ -189,6 +189,12 @@ CudaStream::CudaStream(CudaDevice& device, std::string name)
       handle_(std::make_shared<CudaStreamHandle>(device.ordinal())),
       failure_(std::make_shared<HostFailure>(this->name())) {}
 
+bool CudaStream::is_captured() const {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  CUDA_CHECK(cudaStreamIsCapturing(handle_->get(), &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
 Event CudaStream::record() {
   device_.make_current();
   return Event(std::make_shared<CudaEvent>(device_.events(), handle_->get(), failure_));

@@ -97,6 +97,8 @@ class CudaStream final : public Stream {
   void hold(const Tensor& tensor) override;
 
   const std::shared_ptr<CudaStreamHandle>& handle() const { return handle_; }
+  /// True while what is enqueued here becomes a graph: then nothing may wait for the device.
+  bool is_captured() const;
   CudaDevice& cuda_device() const { return device_; }
   /// Scratch memory for cuBLAS, of this stream alone; made at the first call.
   const Tensor& blas_workspace();

@@ -35,12 +35,6 @@ struct PlannedGemm {
   cublasLtMatmulAlgo_t algorithm{};
 };
 
-bool is_captured(Stream& stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  CUDA_CHECK(cudaStreamIsCapturing(cuda_handle(stream), &status));
-  return status != cudaStreamCaptureStatusNone;
-}
-
 cublasLtMatmulAlgo_t from_words(const GemmAlgorithm& words) {
   cublasLtMatmulAlgo_t algorithm{};
   static_assert(sizeof algorithm == sizeof words);
@@ -111,7 +105,7 @@ cublasLtMatmulAlgo_t choose_algorithm(Stream& stream, const GemmPlan& plan, cons
     if (tuning.on_notice)
       tuning.on_notice(concat("cuBLAS does not take the measured algorithm of ", name));
   }
-  if (tuning.unknown == UnknownGemm::Heuristic || is_captured(stream)) return heuristic();
+  if (tuning.unknown == UnknownGemm::Heuristic || as_cuda(stream).is_captured()) return heuristic();
   const auto [measurement, fastest] = measure(stream, plan, kind, product);
   if (tuning.on_measured) tuning.on_measured(name, measurement);
   return tuning.unknown == UnknownGemm::Measure ? fastest : heuristic();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/median.h"
 
 namespace ferry {
 namespace {
@@ -28,11 +29,6 @@ Current& current() {
 std::atomic<int64_t>& plans() {
   static std::atomic<int64_t> count{0};
   return count;
-}
-
-double median(std::vector<double> times) {
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
 }
 
 }  // namespace
