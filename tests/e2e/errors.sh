@@ -199,6 +199,7 @@ one_rank_throws() { # RANK: the job ends at once, and rank by rank nothing waits
 one_rank_killed() {
   local run=$temp/lost status=0 victim
   start "$run" 2 run.steps=20000 checkpoint.every=2
+  wait_for_checkpoint "$run"
   victim=$(pgrep -P "$pid" | tail -n 1)  # one that mpirun started
   kill -KILL "$victim"
   for _ in $(seq 300); do

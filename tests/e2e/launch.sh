@@ -92,11 +92,10 @@ launch_stops() { # SIGNAL
 }
 
 launch_saves() {
-  local run=$temp/launch-save _
+  local run=$temp/launch-save
   launch_in_background "$run"
   kill -USR1 "$pid"
-  for _ in $(seq 100); do if [ -e "$run/LATEST" ]; then break; else sleep 0.1; fi; done
-  [ -e "$run/LATEST" ]
+  wait_for_checkpoint "$run"
   wait_for_steps "$run" $(($(wc -l <"$run/metrics.jsonl") + 2))
   kill -TERM "$pid"
   ended_with 76

@@ -15,6 +15,7 @@
 #   course RUN               the metrics that must not depend on where a run was stopped
 #   hash RUN                 the digest of the newest checkpoint
 #   wait_for_steps RUN N     until N steps are in the metrics
+#   wait_for_checkpoint RUN  until one is published
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 FERRY=${FERRY:-$PWD/build/ferry}
@@ -124,6 +125,18 @@ wait_for_steps() {
   done
   cat "$temp/out"
   echo "no $2 steps after 40 s"
+  return 1
+}
+
+# A checkpoint is written beside the steps that follow it: what counts on one must wait for it.
+wait_for_checkpoint() {
+  local _
+  for _ in $(seq 400); do
+    if [ -e "$1/LATEST" ]; then return; fi
+    sleep 0.1
+  done
+  cat "$temp/out"
+  echo "no checkpoint after 40 s"
   return 1
 }
 

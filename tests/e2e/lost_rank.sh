@@ -41,6 +41,7 @@ one_message() { same "$(grep -c '\berror: ' "$temp/out")" 1; }
 
 started() { # RUN [OVERRIDES...]
   start "$1" 4 "${long[@]}" checkpoint.every=2 "${@:2}"
+  wait_for_checkpoint "$1"
   mapfile -t all < <(processes)
   same "${#all[@]}" 8
 }

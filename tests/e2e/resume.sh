@@ -38,6 +38,7 @@ killed() {
   local long=(run.steps=2000 checkpoint.every=3)
   start "$run" 1 "${long[@]}"
   wait_for_steps "$run" 8
+  wait_for_checkpoint "$run"
   kill -KILL "$pid"
   wait "$pid" || true
   last=$(($(wc -l <"$run/metrics.jsonl") + 3))

@@ -45,11 +45,7 @@ saved() { # HOW RANKS: saves and goes on
   local run=$temp/save-$1-$2 steps
   start "$run" "$2" "${long[@]}"
   case $1 in file) touch "$run/SAVE" ;; *) kill "-$1" "$pid" ;; esac
-  for _ in $(seq 100); do
-    if [ -e "$run/LATEST" ]; then break; fi
-    sleep 0.1
-  done
-  [ -e "$run/LATEST" ]
+  wait_for_checkpoint "$run"
   steps=$(wc -l <"$run/metrics.jsonl")
   wait_for_steps "$run" $((steps + 2))
   touch "$run/STOP"
