@@ -94,11 +94,10 @@ std::vector<AdamRow> take_turns(WorkerPool& pool, const UpdateArrays& arrays,
     }
   std::vector<AdamRow> rows;
   for (size_t i = 0; i < cases.size(); ++i) {
-    std::sort(times[i].begin(), times[i].end());
     AdamRow row = cases[i].row;
     row.threads = pool.num_threads();
     row.elements = arrays.size();
-    row.times = {times[i][times[i].size() / 2], times[i].front()};
+    row.times = call_times(times[i]);
     rows.push_back(row);
   }
   return rows;

@@ -7,6 +7,7 @@
 
 #include "app/cpu_binding.h"
 #include "app/device_claim.h"
+#include "app/run_config.h"
 #include "core/check.h"
 #include "core/comm/nccl_group.h"
 
@@ -76,6 +77,11 @@ Backend choose_backend(const std::string& wanted, const std::string& precision, 
                          : "this build has no NCCL: collectives are staged through the host";
   }
   return backend;
+}
+
+Backend choose_backend(const RunConfig& config, Runtime& runtime) {
+  return choose_backend(config.run.backend, config.model.precision, runtime,
+                        config.parallel.share_gpu);
 }
 
 }  // namespace ferry

@@ -10,6 +10,8 @@
 
 namespace ferry {
 
+struct RunConfig;
+
 struct Backend {
   std::unique_ptr<Device> cpu;   // host memory and host streams; always there
   std::unique_ptr<Device> cuda;  // null on the CPU backend
@@ -30,5 +32,7 @@ struct Backend {
 /// wanted and a rank has no GPU, if only some have one, or if two share one without `share_gpu`.
 Backend choose_backend(const std::string& wanted, const std::string& precision, Runtime& runtime,
                        bool share_gpu = false);
+/// As the configuration has these.
+Backend choose_backend(const RunConfig& config, Runtime& runtime);
 
 }  // namespace ferry

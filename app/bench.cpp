@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/version.h"
+#include "core/median.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/gemm.h"
 
@@ -56,6 +57,10 @@ class SquareProduct {
 
 }  // namespace
 
+CallTimes call_times(const std::vector<double>& seconds) {
+  return {median(seconds), *std::min_element(seconds.begin(), seconds.end())};
+}
+
 CallTimes time_calls(Stream& stream, const std::function<void()>& enqueue) {
   seconds_of(stream, enqueue, 2);
   const double once = seconds_of(stream, enqueue, 1);
@@ -64,8 +69,7 @@ CallTimes time_calls(Stream& stream, const std::function<void()>& enqueue) {
   std::vector<double> times;
   for (int i = 0; i < kRepetitions; ++i)
     times.push_back(seconds_of(stream, enqueue, calls) / static_cast<double>(calls));
-  std::sort(times.begin(), times.end());
-  return {times[times.size() / 2], times.front()};
+  return call_times(times);
 }
 
 double measure_copy_ceiling(Stream& stream) {
@@ -96,10 +100,15 @@ std::string bench_table(const std::vector<BenchRow>& rows) {
     const std::string rate = row.flops > 0 ? fmt::format("{:.3f} TFLOP/s", row.rate() / 1e12)
                                            : fmt::format("{:.1f} GB/s", row.rate() / 1e9);
     text += fmt::format("{:<28} {:<34} {:>12.1f} {:>12.1f} {:>14} {:>9.1f}%\n", row.name, row.shape,
-                        row.seconds * 1e6, row.fastest_seconds * 1e6, rate,
+                        row.times.median * 1e6, row.times.fastest * 1e6, rate,
                         100 * row.rate() / row.ceiling);
   }
   return text;
+}
+
+void add_times(nlohmann::ordered_json& row, const CallTimes& times) {
+  row["median_us"] = 1e6 * times.median;
+  row["fastest_us"] = 1e6 * times.fastest;
 }
 
 void add_origin(nlohmann::ordered_json& row, const std::string& machine,
@@ -116,8 +125,7 @@ std::string bench_json(const std::vector<BenchRow>& rows, const std::string& con
   for (const BenchRow& row : rows) {
     nlohmann::ordered_json json = {
         {"bench", row.bench}, {"config", config}, {"name", row.name}, {"shape", row.shape}};
-    json["median_us"] = row.seconds * 1e6;
-    json["fastest_us"] = row.fastest_seconds * 1e6;
+    add_times(json, row.times);
     json[row.flops > 0 ? "tflops" : "gb_per_s"] = row.rate() / (row.flops > 0 ? 1e12 : 1e9);
     json["of_ceiling"] = row.rate() / row.ceiling;
     add_origin(json, machine, command);

@@ -15,23 +15,26 @@
 
 namespace ferry {
 
+/// Seconds of one call.
+struct CallTimes {
+  double median = 0;
+  double fastest = 0;
+};
+
+/// Of the times of one call, at least one.
+CallTimes call_times(const std::vector<double>& seconds);
+
 /// One row of a table. A row has a rate of bytes or of operations.
 struct BenchRow {
   std::string bench;  // ops, copy, step
   std::string name;
   std::string shape;
-  double seconds = 0;          // median of one call
-  double fastest_seconds = 0;  // of one call
-  double bytes = 0;            // moved by one call: each input read once, each output written once
+  CallTimes times = {};
+  double bytes = 0;  // moved by one call: each input read once, each output written once
   double flops = 0;
   double ceiling = 0;  // bytes/s or FLOP/s, measured in this run
 
-  double rate() const { return (flops > 0 ? flops : bytes) / seconds; }
-};
-
-struct CallTimes {
-  double median = 0;
-  double fastest = 0;
+  double rate() const { return (flops > 0 ? flops : bytes) / times.median; }
 };
 
 /// Seconds of one call of `enqueue`, after warming up.
@@ -47,6 +50,8 @@ double measure_sustained_gemm(Stream& stream, DType dtype);
 std::vector<BenchRow> bench_ops(Stream& stream, const RunConfig& config);
 std::vector<BenchRow> bench_copy(Stream& stream);
 
+/// "median_us" and "fastest_us" of a row of JSON.
+void add_times(nlohmann::ordered_json& row, const CallTimes& times);
 /// What every row of JSON ends with: machine, commit, date, command.
 void add_origin(nlohmann::ordered_json& row, const std::string& machine,
                 const std::string& command);

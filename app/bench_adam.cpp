@@ -59,8 +59,7 @@ void print_json(const AdamRates& rates, const std::string& machine, const std::s
     if (on_host) object["vectors"] = row.vectors;
     object["elements"] = row.elements;
     object["bytes_per_element"] = row.bytes_per_element;
-    object["median_us"] = 1e6 * row.times.median;
-    object["fastest_us"] = 1e6 * row.times.fastest;
+    add_times(object, row.times);
     if (row.is_update) object["gparam_per_s"] = row.elements_per_s() / 1e9;
     object["gb_per_s"] = row.rate() / 1e9;
     object["of_ceiling"] = row.rate() / row.ceiling;

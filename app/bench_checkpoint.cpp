@@ -274,8 +274,7 @@ void print_table(const nlohmann::ordered_json& row) {
 
 ExitCode bench_checkpoint(const RunConfig& config, Runtime& runtime,
                           const CheckpointBenchOptions& options) {
-  const Backend backend = choose_backend(config.run.backend, config.model.precision, runtime,
-                                         config.parallel.share_gpu);
+  const Backend backend = choose_backend(config, runtime);
   const auto all_bytes = options.gib > 0
                              ? static_cast<int64_t>(options.gib * (1 << 30))
                              : state_bytes(count_parameters(config.gpt()).total(), sizeof(float));

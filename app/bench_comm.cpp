@@ -88,9 +88,7 @@ Row measure(const Case& measured, CommMessage& message, Stream& stream, Control&
   std::vector<double> own;
   for (int i = 0; i < (bytes < kLongMessage ? kShortSamples : kLongSamples); ++i)
     own.push_back(sample(stream, message, calls));
-  std::vector<double> times = slowest(own, control);
-  std::sort(times.begin(), times.end());
-  return {measured, bytes, calls, {times[times.size() / 2], times.front()}};
+  return {measured, bytes, calls, call_times(slowest(own, control))};
 }
 
 // What the memory or the link between ranks of one host gives; {"", 0} if there is no such figure.
@@ -124,8 +122,7 @@ ExitCode bench_comm(const RunConfig& config, Runtime& runtime, int64_t max_mib, 
          "error: ferry bench comm needs at least two ranks\n  why : it measures what ranks send "
          "each other, and this is the only one\n  try : mpirun -n 2 ",
          command);
-  const Backend backend = choose_backend(config.run.backend, config.model.precision, runtime,
-                                         config.parallel.share_gpu);
+  const Backend backend = choose_backend(config, runtime);
   const auto stream = backend.device().make_stream("bench");
   Ceiling ceiling = copy_ceiling(backend, runtime, *stream);
 
@@ -170,8 +167,7 @@ ExitCode bench_comm(const RunConfig& config, Runtime& runtime, int64_t max_mib, 
     object["transport"] = backend.transport;
     object["bytes"] = row.bytes;
     object["calls"] = row.calls;
-    object["median_us"] = 1e6 * row.times.median;
-    object["fastest_us"] = 1e6 * row.times.fastest;
+    add_times(object, row.times);
     object["gb_per_s"] = row.rate() / 1e9;
     object["bus_gb_per_s"] = bus_rate / 1e9;
     object["of_ceiling"] = bus_rate / ceiling.bytes_per_s;

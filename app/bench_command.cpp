@@ -12,6 +12,7 @@
 #include "app/bench_dense.h"
 #include "app/bench_gemm.h"
 #include "app/config_file.h"
+#include "app/gemm_cache.h"
 #include "app/job.h"
 
 namespace ferry {
@@ -24,6 +25,9 @@ struct Options {
   int64_t steps = 20;
   bool json = false;
 
+  RunConfig valid_config(const Runtime& runtime) const {
+    return load_valid_config(config, overrides, runtime.size());
+  }
   std::string command(const char* what) const {
     std::string text = concat("ferry bench ", what, ' ', config);
     for (const std::string& override : overrides) text += ' ' + override;
@@ -40,17 +44,17 @@ CLI::App* add_bench(CLI::App& bench, const char* name, const char* text,
   return command;
 }
 
-void add_table(CLI::App& bench, const char* name, const char* text, int& exit_code,
+void add_table(CLI::App& bench, const char* name, const char* text, bool multiplies, int& exit_code,
                std::vector<BenchRow> (*measure)(Stream&, const RunConfig&)) {
   const auto options = std::make_shared<Options>();
   CLI::App* command = add_bench(bench, name, text, options);
   command->footer(concat("Example: ferry bench ", name, " configs/quickstart.toml"));
-  command->callback([options, name, measure, &exit_code] {
+  command->callback([options, name, multiplies, measure, &exit_code] {
     exit_code = run_job([&](Runtime& runtime) {
-      const RunConfig config =
-          load_valid_config(options->config, options->overrides, runtime.size());
-      const Backend backend = choose_backend(config.run.backend, config.model.precision, runtime,
-                                             config.parallel.share_gpu);
+      const RunConfig config = options->valid_config(runtime);
+      const Backend backend = choose_backend(config, runtime);
+      if (multiplies)
+        open_gemm_cache(config, /*may_record=*/true, backend.device(), runtime.control());
       const auto stream = backend.device().make_stream("bench");
       const std::vector<BenchRow> rows = measure(*stream, config);
       if (runtime.rank() == 0)
@@ -85,8 +89,7 @@ void add_offload_bench(CLI::App& bench, int& exit_code) {
       "--case 'activation_offload.enabled=true activation_offload.modules=[core_attn]'");
   command->callback([options, &exit_code] {
     exit_code = run_job([&](Runtime& runtime) {
-      const RunConfig config =
-          load_valid_config(options->config, options->overrides, runtime.size());
+      const RunConfig config = options->valid_config(runtime);
       std::vector<RunConfig> cases;
       for (const std::string& text : options->cases) {
         std::vector<std::string> overrides = options->overrides;
@@ -154,8 +157,7 @@ void add_gemm_bench(CLI::App& bench, int& exit_code) {
   command->callback([options, &exit_code] {
     exit_code = run_job([&](Runtime& runtime) {
       GemmBenchOptions& gemm = options->bench;
-      const RunConfig config =
-          load_valid_config(options->config, options->overrides, runtime.size());
+      const RunConfig config = options->valid_config(runtime);
       if (options->dense)
         return bench_dense(config, runtime, options->json, options->command("gemm") + " --dense");
       gemm.json = options->json;
@@ -192,8 +194,7 @@ void add_checkpoint_bench(CLI::App& bench, int& exit_code) {
   command->footer("Example: ferry bench checkpoint --gib 4 --dir /tmp");
   command->callback([options, &exit_code] {
     exit_code = run_job([&](Runtime& runtime) {
-      const RunConfig config =
-          load_valid_config(options->config, options->overrides, runtime.size());
+      const RunConfig config = options->valid_config(runtime);
       CheckpointBenchOptions& bench_options = options->bench;
       bench_options.json = options->json;
       bench_options.command = options->command("checkpoint");
@@ -234,8 +235,9 @@ void add_bench_command(CLI::App& root, int& exit_code) {
   CLI::App* bench = root.add_subcommand("bench", "Measures rates against this machine's ceilings");
   bench->require_subcommand(1);
   bench->footer("Example: ferry bench copy");
-  add_table(*bench, "ops", "Every operation of a configuration's layer", exit_code, bench_ops);
-  add_table(*bench, "copy", "Copies within and between memories", exit_code,
+  add_table(*bench, "ops", "Every operation of a configuration's layer", /*multiplies=*/true,
+            exit_code, bench_ops);
+  add_table(*bench, "copy", "Copies within and between memories", /*multiplies=*/false, exit_code,
             [](Stream& stream, const RunConfig&) { return bench_copy(stream); });
 
   const auto options = std::make_shared<Options>();
@@ -249,8 +251,7 @@ void add_bench_command(CLI::App& root, int& exit_code) {
   step->footer("Example: ferry bench step configs/bench/olmoe_8l.toml --steps 20");
   step->callback([options, kernels, &exit_code] {
     exit_code = run_job([&](Runtime& runtime) {
-      const RunConfig config =
-          load_valid_config(options->config, options->overrides, runtime.size());
+      const RunConfig config = options->valid_config(runtime);
       return bench_step(config, runtime,
                         {options->warmup, options->steps, *kernels, options->json,
                          concat(options->command("step"), *kernels ? " --kernels" : "")});

@@ -19,9 +19,7 @@ std::vector<BenchRow> bench_copy(Stream& stream) {
     fill_normal(stream, device, 1.0, {1, 0, 1}, 0);
     const auto add = [&](const char* name, const Tensor& to, const Tensor& from, double passes) {
       BenchRow row{"copy", name, fmt::format("{} MiB", mib)};
-      const CallTimes times = time_calls(stream, [&] { stream.copy(to, from); });
-      row.seconds = times.median;
-      row.fastest_seconds = times.fastest;
+      row.times = time_calls(stream, [&] { stream.copy(to, from); });
       row.bytes = passes * static_cast<double>(from.bytes());
       row.ceiling = ceiling;
       rows.push_back(row);

@@ -112,8 +112,7 @@ std::string dense_json(const std::vector<DenseRow>& rows, const RunConfig& confi
     object["name"] = row.name;
     object["shape"] = row.shape;
     object["dtype"] = name_of(dtype_of(config.model.precision));
-    object["median_us"] = 1e6 * row.measured.median;
-    object["fastest_us"] = 1e6 * row.measured.fastest;
+    add_times(object, row.measured);
     object["tflops"] = row.rate() / 1e12;
     object["heuristic_us"] = 1e6 * row.heuristic.median;
     object["heuristic_tflops"] = row.flops / row.heuristic.median / 1e12;
@@ -130,8 +129,15 @@ ExitCode bench_dense(const RunConfig& config, Runtime& runtime, bool json,
   if (runtime.size() > 1)
     fail(ExitCode::Usage, "error: ferry bench gemm --dense runs on one rank, not ", runtime.size(),
          "\n  why : it measures one device\n  try : ", command);
-  const Backend backend = choose_backend(config.run.backend, config.model.precision, runtime,
-                                         config.parallel.share_gpu);
+  if (!config.run.gemm_cache.empty())
+    fail(ExitCode::Usage,
+         "error: ferry bench gemm --dense uses no file of measured algorithms, and run.gemm_cache "
+         "is ",
+         config.run.gemm_cache,
+         "\n  why : it compares the heuristic's algorithm with the fastest, and measures both"
+         "\n  try : run.gemm_cache=''; ferry bench gemm without --dense, and all other commands "
+         "that multiply, take it");
+  const Backend backend = choose_backend(config, runtime);
   const auto stream = backend.device().make_stream("bench");
   const std::vector<DenseRow> rows = measure_dense(*stream, config);
   std::cout << (json ? dense_json(rows, config, backend.device().name(), command)

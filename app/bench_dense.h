@@ -33,7 +33,7 @@ std::string dense_table(const std::vector<DenseRow>& rows);
 std::string dense_json(const std::vector<DenseRow>& rows, const RunConfig& config,
                        const std::string& machine, const std::string& command);
 
-/// Prints that. Error(ExitCode::Usage) on more than one rank.
+/// Prints that. Error(ExitCode::Usage) on more than one rank, or with a run.gemm_cache.
 ExitCode bench_dense(const RunConfig& config, Runtime& runtime, bool json,
                      const std::string& command);
 

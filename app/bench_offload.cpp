@@ -9,6 +9,7 @@
 #include "app/bench.h"
 #include "app/bench_steps.h"
 #include "app/data_spec.h"
+#include "app/gemm_cache.h"
 #include "app/gib.h"
 #include "app/recompute_plan.h"
 #include "core/median.h"
@@ -82,8 +83,8 @@ ExitCode bench_offload(const RunConfig& config, const std::vector<std::string>& 
   }
   cases.push_back({"", config});  // the first one again: what the machine's clock did meanwhile
 
-  const Backend backend = choose_backend(config.run.backend, config.model.precision, runtime,
-                                         config.parallel.share_gpu);
+  const Backend backend = choose_backend(config, runtime);
+  open_gemm_cache(config, /*may_record=*/true, backend.device(), runtime.control());
   const Mesh mesh(runtime.size(), mesh_sizes(config.parallel));
   const MeshGroups groups(mesh, *backend.world);
   const auto stream = backend.device().make_stream("compute");

@@ -75,9 +75,7 @@ class OpsBench : BenchOperands {
   void row(const std::string& name, const std::string& shape, double bytes, double flops,
            const std::function<void()>& call) {
     BenchRow made{"ops", name, shape};
-    const CallTimes times = time_calls(stream_, call);
-    made.seconds = times.median;
-    made.fastest_seconds = times.fastest;
+    made.times = time_calls(stream_, call);
     made.bytes = bytes;
     made.flops = flops;
     made.ceiling = flops > 0 ? gemm_ceiling_ : copy_ceiling_;

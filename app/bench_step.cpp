@@ -81,8 +81,7 @@ std::string kernel_table(const nlohmann::ordered_json& kernels) {
 }  // namespace
 
 ExitCode bench_step(const RunConfig& config, Runtime& runtime, const StepBenchOptions& options) {
-  const Backend backend = choose_backend(config.run.backend, config.model.precision, runtime,
-                                         config.parallel.share_gpu);
+  const Backend backend = choose_backend(config, runtime);
   if (options.kernels && backend.device().is_cpu())
     fail(ExitCode::Usage,
          "error: --kernels lists the kernels of a GPU, and this run is on the CPU\n"
@@ -93,11 +92,7 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, const StepBenchOp
   unsaved.checkpoint.every = 0;
   require_host_memory(stage_memory(unsaved, runtime.size(), mesh.at(runtime.rank()).pp), unsaved,
                       runtime.host_name(), runtime.control());
-  const std::string notice =
-      open_gemm_cache(config.run.gemm_cache,
-                      unknown_gemms(config.run.deterministic, runtime.size(), /*may_record=*/true),
-                      backend.device(), runtime.control());
-  if (!notice.empty() && runtime.rank() == 0) std::cerr << "! " << notice << std::endl;
+  open_gemm_cache(config, /*may_record=*/true, backend.device(), runtime.control());
   const auto stream = backend.device().make_stream("compute");
   TrainModel model(config, *stream, groups, runtime.local_size());
   RunConfig needed = config;
@@ -165,6 +160,11 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, const StepBenchOp
   if (const GraphedMicroBatch* graphed = model.model().graph()) {
     row["graph_nodes"] = graphed->graph()->num_nodes();
     row["graph_launches"] = graphed->num_launches();
+  }
+  if (const PartGraphs& parts = model.model().part_graphs(); parts.num_graphs() > 0) {
+    row["graphs"] = parts.num_graphs();
+    row["graph_nodes"] = parts.num_nodes();
+    row["graph_launches"] = parts.num_launches();
   }
   row["peak_gib"] = gib(backend.device().memory().peak());
   row["loss"] = times.loss;

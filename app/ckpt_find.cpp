@@ -7,7 +7,6 @@
 #include "checkpoint/directory.h"
 #include "checkpoint/latest.h"
 #include "core/check.h"
-#include "core/comm/control.h"
 
 namespace ferry {
 
@@ -29,17 +28,22 @@ Path run_directory_of(const Path& path) {
   return path.filename() == "ckpt" ? path.parent_path() : path;
 }
 
-Checkpoint find_checkpoint(const std::string& named) {
+Checkpoint find_checkpoint(const std::string& named, Control& control) {
   const Path path = existing_directory(named);
   if (names_checkpoint(path)) return Checkpoint::open(path);
-  SoloControl control;
   Latest latest = find_latest(run_directory_of(path), control);
   for (const Rejected& rejected : latest.rejected)
-    fmt::print(stderr, "rejected {}: {}\n", rejected.directory.native(), rejected.reason);
+    if (control.rank() == 0)
+      fmt::print(stderr, "rejected {}: {}\n", rejected.directory.native(), rejected.reason);
   if (!latest.checkpoint)
     fail(ExitCode::Storage, path.native(), " holds no ", latest.rejected.empty() ? "" : "intact ",
          "checkpoint: name a run directory (the one with ckpt/ in it) or a checkpoint (step-...)");
   return *std::move(latest.checkpoint);
+}
+
+Checkpoint find_checkpoint(const std::string& named) {
+  SoloControl control;
+  return find_checkpoint(named, control);
 }
 
 }  // namespace ferry

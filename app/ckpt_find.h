@@ -1,10 +1,11 @@
 #pragma once
 
-// What the commands of `ferry ckpt` take as DIR: a run directory, its ckpt/, or one checkpoint.
+// What commands take as a checkpoint: a run directory, its ckpt/, or one checkpoint.
 
 #include <string>
 
 #include "checkpoint/reader.h"
+#include "core/comm/control.h"
 
 namespace ferry {
 
@@ -17,8 +18,9 @@ bool names_checkpoint(const Path& path);
 /// RUN for RUN and for RUN/ckpt.
 Path run_directory_of(const Path& path);
 
-/// The checkpoint itself, or the newest of a run that verifies; rejected ones are named on stderr.
-/// Error(ExitCode::Storage) if there is none.
+/// The checkpoint itself, or the newest of a run that verifies; rank 0 names rejected ones on
+/// stderr. Error(ExitCode::Storage) if there is none. Collective; the second is for one rank.
+Checkpoint find_checkpoint(const std::string& named, Control& control);
 Checkpoint find_checkpoint(const std::string& named);
 
 }  // namespace ferry

@@ -4,19 +4,19 @@
 
 #include <CLI/CLI.hpp>
 #include <cmath>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "app/backend.h"
+#include "app/ckpt_find.h"
 #include "app/config_file.h"
 #include "app/evaluation.h"
+#include "app/gemm_cache.h"
 #include "app/job.h"
 #include "app/logits_file.h"
 #include "app/toml_file.h"
 #include "app/train_state.h"
-#include "checkpoint/latest.h"
 
 namespace ferry {
 namespace {
@@ -31,23 +31,8 @@ struct Options {
   bool json = false;
 };
 
-Checkpoint open_newest(const std::string& path, Control& control) {
-  if (std::filesystem::exists(std::filesystem::path(path) / "MANIFEST.json"))
-    return Checkpoint::open(path);
-  Latest latest = find_latest(path, control);
-  if (!latest.checkpoint) {
-    std::string rejected;
-    for (const Rejected& one : latest.rejected)
-      rejected += fmt::format("  why : {}: {}\n", one.directory.string(), one.reason);
-    fail(ExitCode::Storage, "error: ", path,
-         " is neither a checkpoint nor a run with an intact one\n", rejected,
-         "  try : ferry ckpt list ", path);
-  }
-  return std::move(*latest.checkpoint);
-}
-
 ExitCode run(const Options& options, Runtime& runtime) {
-  const Checkpoint checkpoint = open_newest(options.checkpoint, runtime.control());
+  const Checkpoint checkpoint = find_checkpoint(options.checkpoint, runtime.control());
   const TomlFile stored(checkpoint.manifest().config);
   RunConfig config = load_valid_config(stored.path(), options.overrides, runtime.size());
   if (!options.data.empty()) config.data.valid = options.data;
@@ -57,8 +42,8 @@ ExitCode run(const Options& options, Runtime& runtime) {
     fail(ExitCode::Usage, "error: the run of this checkpoint had no validation data\n",
          "  try : --data PREFIX");
 
-  const Backend backend = choose_backend(config.run.backend, config.model.precision, runtime,
-                                         config.parallel.share_gpu);
+  const Backend backend = choose_backend(config, runtime);
+  open_gemm_cache(config, /*may_record=*/false, backend.device(), runtime.control());
   const auto stream = backend.device().make_stream("compute");
   const MeshGroups groups(Mesh(runtime.size(), mesh_sizes(config.parallel)), *backend.world);
   ParallelModel model(config, *stream, groups);

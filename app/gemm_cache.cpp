@@ -208,28 +208,28 @@ GemmCache agree_on_gemm_cache(const fs::path& path, const GemmPlatform& platform
   return {*products, verdict["found"].get<bool>(), verdict["problem"].get<std::string>()};
 }
 
-std::string open_gemm_cache(const std::string& path, UnknownGemm unknown, const Device& device,
-                            Control& control) {
-  if (device.is_cpu()) return "";
+void notice_on_stderr(const std::string& notice) { std::cerr << "! " << notice << std::endl; }
+
+void open_gemm_cache(const RunConfig& config, bool may_record, const Device& device,
+                     Control& control, const std::function<void(const std::string&)>& say) {
+  if (device.is_cpu()) return;
   GemmTuning tuning;
-  std::string notice;
-  if (!path.empty()) {
+  if (const std::string& path = config.run.gemm_cache; !path.empty()) {
     const GemmPlatform platform = gemm_platform(device);
-    const GemmCache cache = agree_on_gemm_cache(path, platform, unknown, control);
-    if (cache.found && !cache.problem.empty())
-      notice = cache.problem + ": products are measured anew, and it is replaced";
+    tuning.unknown = unknown_gemms(config.run.deterministic, control.size(), may_record);
+    const GemmCache cache = agree_on_gemm_cache(path, platform, tuning.unknown, control);
+    if (cache.found && !cache.problem.empty() && control.rank() == 0)
+      say(cache.problem + ": products are measured anew, and it is replaced");
     tuning.known = cache.products;
-    tuning.unknown = unknown;
     tuning.on_measured = [path, platform](const std::string& kind,
                                           const GemmMeasurement& measured) {
       add_to_gemm_cache(path, platform, kind, measured);
     };
     tuning.on_notice = [path](const std::string& problem) {
-      std::cerr << "! " << path << ": " << problem << std::endl;
+      notice_on_stderr(path + ": " + problem);
     };
   }
   set_gemm_tuning(std::move(tuning));
-  return notice;
 }
 
 }  // namespace ferry

@@ -7,8 +7,10 @@
 //    "products": {KIND: {"algorithm": 128 hex digits, "us": 12.3, "heuristic_us": 13.1}, ...}}
 
 #include <filesystem>
+#include <functional>
 #include <string>
 
+#include "app/run_config.h"
 #include "core/comm/control.h"
 #include "core/device.h"
 #include "core/ops/gemm_tuning.h"
@@ -54,10 +56,15 @@ UnknownGemm unknown_gemms(bool deterministic, int ranks, bool may_record);
 GemmCache agree_on_gemm_cache(const std::filesystem::path& path, const GemmPlatform& platform,
                               UnknownGemm unknown, Control& control);
 
-/// Sets core/ops/gemm_tuning.h for this process by that; an empty path chooses the heuristic.
-/// Returns a notice if a file is there that does not fit and will be replaced, or "". On the CPU it
-/// does nothing. Collective.
-std::string open_gemm_cache(const std::string& path, UnknownGemm unknown, const Device& device,
-                            Control& control);
+/// "! NOTICE" on stderr.
+void notice_on_stderr(const std::string& notice);
+
+/// Sets core/ops/gemm_tuning.h for this process by that, as run.gemm_cache and run.deterministic
+/// have it; without a file the heuristic chooses. Every command that multiplies calls it before its
+/// first product. Rank 0 says if a file is there that does not fit and will be replaced. On the CPU
+/// it does nothing. Collective.
+void open_gemm_cache(const RunConfig& config, bool may_record, const Device& device,
+                     Control& control,
+                     const std::function<void(const std::string&)>& say = notice_on_stderr);
 
 }  // namespace ferry

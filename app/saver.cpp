@@ -20,10 +20,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-SnapshotSource snapshot_source(TrainModel& model) {
-  return {model.model().stream(), model.stored_rows(), model.rule(), model.store()};
-}
-
 }  // namespace
 
 Saver::Saver(const Run& run, const Start& start, const std::string& layout,
@@ -50,7 +46,7 @@ Saver::Saver(const Run& run, const Start& start, const std::string& layout,
     base_.file_system = slow_.get();
   }
   if (!config.checkpoint.beside_training()) return;
-  buffer_ = std::make_unique<SnapshotBuffer>(
+  snapshot_ = std::make_unique<GuardedSnapshot>(
       snapshot_source(run.model),
       static_cast<int64_t>(std::ceil(config.checkpoint.copy_gib * (1 << 30))));
   background_ = std::make_unique<BackgroundSave>(run.runtime.make_control("checkpoint"));
@@ -118,13 +114,13 @@ bool Saver::make_way(const Progress& progress) {
 
 void Saver::begin_beside_training(const Progress& progress) {
   const auto start = Clock::now();
-  const int64_t copied = buffer_->copied_on_write();
+  const int64_t copied = snapshot_->copied_on_write();
   run_.model.finish_update();
-  buffer_->take();
+  snapshot_->take();
   pending_.copied_on_write = -copied;  // until it ends
   SaveRequest next = request(progress);
-  next.slices = buffer_->slices();
-  background_->begin(std::move(next), buffer_->copied(), [this] { buffer_->release(); });
+  next.slices = snapshot_->slices();
+  background_->begin(std::move(next), snapshot_->copied(), [this] { snapshot_->release(); });
   const double seconds = seconds_since(start);
   pending_.stall_seconds += seconds;
   stalled(seconds);
@@ -133,10 +129,8 @@ void Saver::begin_beside_training(const Progress& progress) {
 SaveOutcome Saver::save_now(const Progress& progress) {
   const auto start = Clock::now();
   SaveOutcome outcome;
-  TrainModel& model = run_.model;
-  model.finish_update();
-  const StateSnapshot snapshot(model.model().stream(), model.stored_rows(), model.rule(),
-                               model.store());
+  run_.model.finish_update();
+  const StateSnapshot snapshot = StateSnapshot::now(snapshot_source(run_.model));
   outcome.copy_seconds = seconds_since(start);
   SaveRequest now = request(progress);
   now.slices = snapshot.slices();
@@ -157,10 +151,10 @@ void Saver::poll(int64_t busy_ranks) {
 void Saver::finish() {
   if (!background_ || !background_->in_flight()) return;
   const SaveOutcome outcome = background_->finish();
-  const double waited = buffer_->take_waited_seconds();
+  const double waited = snapshot_->take_waited_seconds();
   pending_.stall_seconds += waited;
   stalled(waited);
-  pending_.copied_on_write += buffer_->copied_on_write();
+  pending_.copied_on_write += snapshot_->copied_on_write();
   end(outcome, false);
 }
 
@@ -168,7 +162,7 @@ void Saver::stalled(double seconds) { stall_seconds_ = stall_seconds_.value_or(0
 
 std::optional<double> Saver::take_stall_seconds() {
   if (background_ && background_->in_flight()) {
-    const double waited = buffer_->take_waited_seconds();
+    const double waited = snapshot_->take_waited_seconds();
     pending_.stall_seconds += waited;
     stalled(waited);
   }

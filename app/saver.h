@@ -15,8 +15,8 @@
 
 #include "app/background_save.h"
 #include "app/console.h"
+#include "app/guarded_snapshot.h"
 #include "app/metrics.h"
-#include "app/snapshot_buffer.h"
 #include "app/start.h"
 #include "app/train_model.h"
 #include "checkpoint/slow_file_system.h"
@@ -50,7 +50,7 @@ class Saver {
 
   /// Right before each update of the model.
   void before_update() {
-    if (buffer_) buffer_->wait_before_update();
+    if (snapshot_) snapshot_->wait_before_update();
   }
   /// True while this rank has work to do for a save in flight.
   bool busy() const { return background_ && background_->busy(); }
@@ -100,8 +100,9 @@ class Saver {
   Pending pending_;
   std::optional<double> stall_seconds_;
   bool grace_checked_ = false;
-  // Null: all saves are made while training stands still. The thread of the save reads the buffer.
-  std::unique_ptr<SnapshotBuffer> buffer_;
+  // Null: all saves are made while training stands still. The thread of the save reads the
+  // snapshot.
+  std::unique_ptr<GuardedSnapshot> snapshot_;
   std::unique_ptr<BackgroundSave> background_;
 };
 

@@ -109,27 +109,6 @@ std::vector<StoredPart> stored_parts(const std::vector<StoredRows>& rows, const 
   return parts;
 }
 
-void copy_to_host(Stream& stream, const Tensor& host, const Tensor& part) {
-  if (part.dtype() == host.dtype()) return stream.copy(host, part);
-  const Tensor wide = Tensor::empty(stream, "checkpoint", part.shape(), host.dtype());
-  cast(stream, wide, part);
-  stream.copy(host, wide);
-}
-
-StateSnapshot::StateSnapshot(Stream& stream, const std::vector<StoredRows>& rows,
-                             const UpdateRule& rule, StateStore& store) {
-  for (const StoredPart& part : stored_parts(rows, rule, store)) {
-    Tensor host = part.tensor;
-    if (!host.on_host() || host.dtype() != part.stored) {
-      host = Tensor::host(stream.device(), "checkpoint", part.tensor.shape(), part.stored);
-      copy_to_host(stream, host, part.tensor);
-    }
-    host_.push_back(host);
-    part.add_slices(slices_, host);
-  }
-  stream.record().wait_host();
-}
-
 // A model with fewer layers would find every tensor it wants, and drop the others without a word.
 void refuse_other_model(const Checkpoint& checkpoint, const std::vector<std::string>& names) {
   std::set<std::string> known;

@@ -49,22 +49,6 @@ struct StoredPart {
 /// All of it that has a place in a checkpoint. All updates are done.
 std::vector<StoredPart> stored_parts(const std::vector<StoredRows>& rows, const UpdateRule& rule,
                                      StateStore& store);
-/// Enqueues a copy of a part of the state to host memory of the stored type. Holds both.
-void copy_to_host(Stream& stream, const Tensor& host, const Tensor& part);
-
-/// This rank's share of the state in host memory, for a save during which nothing changes: copies
-/// that live as long as this object, but of state that is there anyway itself. See
-/// app/snapshot_buffer.h for a save while training goes on.
-class StateSnapshot {
- public:
-  StateSnapshot(Stream& stream, const std::vector<StoredRows>& rows, const UpdateRule& rule,
-                StateStore& store);
-  const std::vector<SliceToSave>& slices() const { return slices_; }
-
- private:
-  std::vector<Tensor> host_;
-  std::vector<SliceToSave> slices_;
-};
 
 /// Error(ExitCode::Storage) if the checkpoint has a weight that is none of `names`, the parameters
 /// of the whole model.

@@ -39,14 +39,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 Backend open_backend(const RunConfig& config, Runtime& runtime) {
-  Backend backend = choose_backend(config.run.backend, config.model.precision, runtime,
-                                   config.parallel.share_gpu);
+  Backend backend = choose_backend(config, runtime);
   backend.device().set_poison_memory(config.debug.poison_memory);
-  const std::string notice =
-      open_gemm_cache(config.run.gemm_cache,
-                      unknown_gemms(config.run.deterministic, runtime.size(), /*may_record=*/false),
-                      backend.device(), runtime.control());
-  if (!notice.empty()) backend.notice += (backend.notice.empty() ? "" : "\n! ") + notice;
+  open_gemm_cache(config, /*may_record=*/false, backend.device(), runtime.control(),
+                  [&](const std::string& notice) {
+                    backend.notice += (backend.notice.empty() ? "" : "\n! ") + notice;
+                  });
   return backend;
 }
 

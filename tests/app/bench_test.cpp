@@ -16,13 +16,11 @@ using ::testing::HasSubstr;
 
 std::vector<BenchRow> rows() {
   BenchRow product{"ops", "qkv forward", "256 x 256 x 128"};
-  product.seconds = 2e-6;
-  product.fastest_seconds = 1e-6;
+  product.times = {2e-6, 1e-6};
   product.flops = 1e6;
   product.ceiling = 1e12;
   BenchRow copy{"copy", "host to host", "1 MiB"};
-  copy.seconds = 1e-3;
-  copy.fastest_seconds = 0.5e-3;
+  copy.times = {1e-3, 0.5e-3};
   copy.bytes = 2e6;
   copy.ceiling = 8e9;
   return {product, copy};
@@ -63,6 +61,16 @@ TEST(BenchJson, IsAnObjectALine) {
     EXPECT_EQ(object.at("commit"), git_revision());
     EXPECT_EQ(object.at("date").get<std::string>().size(), 10u);
   }
+}
+
+TEST(CallTimes, AreTheUpperMedianAndTheFastest) {
+  const CallTimes odd = call_times({3, 1, 2});
+  EXPECT_EQ(odd.median, 2);
+  EXPECT_EQ(odd.fastest, 1);
+  const CallTimes even = call_times({4, 1, 3, 2});
+  EXPECT_EQ(even.median, 3);
+  EXPECT_EQ(even.fastest, 1);
+  EXPECT_EQ(call_times({5}).median, 5);
 }
 
 class TimeCalls : public testing::CpuTest {};

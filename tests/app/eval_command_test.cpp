@@ -10,6 +10,8 @@
 
 #include "app/trainer.h"
 #include "checkpoint/directory.h"
+#include "core/device.h"
+#include "core/ops/gemm_tuning.h"
 #include "tests/app/small_run.h"
 
 namespace ferry {
@@ -86,19 +88,47 @@ TEST_F(EvalCommand, WritesTheLogitsOfSoManySamples) {
 
 TEST_F(EvalCommand, WhatIsNoCheckpointIsAStorageError) {
   EXPECT_EQ(ferry({dir_.path().string()}), 4);
-  EXPECT_THAT(err_, HasSubstr("is neither a checkpoint nor a run with an intact one"));
+  EXPECT_THAT(err_, HasSubstr(dir_.path().string() + " holds no checkpoint: name a run directory"));
   train({});
-  for (const int64_t step : {2, 4})
+  const auto damage = [&](int64_t step) {
     std::filesystem::resize_file(run_ + "/ckpt/" + step_directory_name(step) + "/shard-00000.h5",
                                  64);
+  };
+  damage(4);
+  EXPECT_EQ(ferry({run_}), 0);
+  EXPECT_THAT(out_, HasSubstr("step 2 | valid loss"));
+  EXPECT_THAT(err_, HasSubstr("rejected " + run_ + "/ckpt/step-00000004: "));
+  EXPECT_EQ(ferry({run_ + "/ckpt"}), 0) << "as ferry ckpt has it";
+  damage(2);
   EXPECT_EQ(ferry({run_}), 4);
   EXPECT_THAT(err_, HasSubstr("step-00000004: "));
+  EXPECT_THAT(err_, HasSubstr("step-00000002: "));
+  EXPECT_THAT(err_, HasSubstr(run_ + " holds no intact checkpoint"));
 }
 
 TEST_F(EvalCommand, OverridesAreChecked) {
   train({});
   EXPECT_EQ(ferry({run_, "model.hiden=64"}), 2);
   EXPECT_THAT(err_, HasSubstr("model.hiden"));
+}
+
+TEST_F(EvalCommand, TakesMeasuredProductsFromTheFile) {
+  if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  train({});
+  const std::string cache = (dir_ / "gemm.json").string();
+  const std::vector<std::string> arguments = {run_, "run.backend=cuda", "run.gemm_cache=" + cache};
+  std::vector<std::string> deterministic = arguments;
+  deterministic.push_back("run.deterministic=true");
+  EXPECT_EQ(ferry(deterministic), 2);
+  EXPECT_THAT(err_, HasSubstr("run.gemm_cache cannot be used: " + cache + " does not exist"));
+  std::vector<std::string> measuring = arguments;
+  measuring.push_back("run.deterministic=false");
+  ASSERT_EQ(ferry(measuring), 0) << err_;
+  std::ifstream in(cache);
+  ASSERT_TRUE(in);
+  EXPECT_FALSE(nlohmann::json::parse(in).at("products").empty());
+  EXPECT_EQ(ferry(deterministic), 0) << err_;
+  set_gemm_tuning({});
 }
 
 TEST_F(EvalCommand, AnotherModelIsAStorageError) {

@@ -262,12 +262,110 @@ TEST_F(GemmCacheTest, IsRankZerosOnAllRanks) {
   EXPECT_EQ(refused, 3);
 }
 
-TEST_F(GemmCacheTest, IsNotLookedForOnTheCpu) {
+// A GPU by its name; it computes nothing.
+class NamedGpu final : public Device {
+ public:
+  DeviceKind kind() const override { return DeviceKind::Cuda; }
+  std::string name() const override { return "NVIDIA H200 (cuda:0)"; }
+  std::unique_ptr<Stream> make_stream(std::string) override { return nullptr; }
+  std::shared_ptr<Storage> allocate(Stream&, std::string_view, int64_t) override { return nullptr; }
+  std::shared_ptr<Storage> allocate_host(std::string_view, int64_t) override { return nullptr; }
+  int64_t total_bytes() const override { return 0; }
+  int64_t free_bytes() const override { return 0; }
+};
+
+class OpenGemmCache : public GemmCacheTest {
+ protected:
+  void SetUp() override {
+    config_.run.gemm_cache = path().string();
+    config_.run.deterministic = false;
+  }
+  void TearDown() override { set_gemm_tuning({}); }
+  void open(bool may_record, Control& control) {
+    open_gemm_cache(config_, may_record, gpu_, control,
+                    [&](const std::string& notice) { notices_.push_back(notice); });
+  }
+  void open(bool may_record = false) {
+    SoloControl control;
+    open(may_record, control);
+  }
+  void add_of_this_build(const std::string& kind, uint64_t number) {
+    add_to_gemm_cache(path(), gemm_platform(gpu_), kind, some_measurement(number));
+  }
+
+  NamedGpu gpu_;
+  RunConfig config_;
+  std::vector<std::string> notices_;
+};
+
+TEST_F(OpenGemmCache, IsNotLookedForOnTheCpu) {
+  config_.run.gemm_cache = (dir_ / "no" / "gemm.json").string();
+  config_.run.deterministic = true;
+  const auto before = gemm_tuning();
   SoloControl control;
-  const auto device = make_cpu_device();
-  const std::string notice = open_gemm_cache((dir_ / "no" / "gemm.json").string(),
-                                             UnknownGemm::Heuristic, *device, control);
-  EXPECT_EQ(notice, "");
+  open_gemm_cache(config_, false, *make_cpu_device(), control);
+  EXPECT_EQ(gemm_tuning(), before);
+}
+
+TEST_F(OpenGemmCache, TheHeuristicChoosesWithoutAFile) {
+  set_gemm_tuning({{{"kind", some_measurement(1)}}, UnknownGemm::Measure, {}, {}});
+  config_.run.gemm_cache = "";
+  open();
+  EXPECT_TRUE(gemm_tuning()->known.empty());
+  EXPECT_EQ(gemm_tuning()->unknown, UnknownGemm::Heuristic);
+  EXPECT_TRUE(fs::is_empty(dir_.path()));
+}
+
+TEST_F(OpenGemmCache, OneRankMeasuresWhatTheFileDoesNotHold) {
+  add_of_this_build("kind", 1);
+  open();
+  EXPECT_EQ(gemm_tuning()->known, (GemmMeasurements{{"kind", some_measurement(1)}}));
+  EXPECT_EQ(gemm_tuning()->unknown, UnknownGemm::Measure);
+  gemm_tuning()->on_measured("another", some_measurement(2));
+  const GemmCache cache = read_gemm_cache(path(), gemm_platform(gpu_));
+  EXPECT_EQ(cache.products,
+            (GemmMeasurements{{"kind", some_measurement(1)}, {"another", some_measurement(2)}}));
+  EXPECT_TRUE(notices_.empty());
+}
+
+TEST_F(OpenGemmCache, ADeterministicRunNeedsTheFile) {
+  config_.run.deterministic = true;
+  for (const bool may_record : {false, true}) {
+    fs::remove(path());
+    EXPECT_THROW(open(may_record), Error);
+    add_of_this_build("kind", 1);
+    open(may_record);
+    EXPECT_EQ(gemm_tuning()->known.size(), 1);
+    EXPECT_EQ(gemm_tuning()->unknown, UnknownGemm::Heuristic);
+  }
+}
+
+TEST_F(OpenGemmCache, OfSeveralRanksOnlyABenchmarkMayDoWithoutTheFile) {
+  run_ranks(2, [&](Group&, Control& control) {
+    EXPECT_THROW(open(/*may_record=*/false, control), Error);
+    open(/*may_record=*/true, control);
+    EXPECT_EQ(gemm_tuning()->unknown, UnknownGemm::Record);
+  });
+  EXPECT_TRUE(notices_.empty());
+}
+
+TEST_F(OpenGemmCache, RankZeroNamesAFileThatDoesNotFit) {
+  write("{");
+  run_ranks(2, [&](Group&, Control& control) { open(/*may_record=*/true, control); });
+  EXPECT_THAT(notices_, ::testing::ElementsAre(path().string() +
+                                               " holds no measured products, or is damaged: "
+                                               "products are measured anew, and it is replaced"));
+  ::testing::internal::CaptureStderr();
+  SoloControl control;
+  open_gemm_cache(config_, false, gpu_, control);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "! " + notices_.at(0) + "\n");
+}
+
+TEST_F(OpenGemmCache, NamesAnAlgorithmThatCublasDoesNotTake) {
+  open();
+  ::testing::internal::CaptureStderr();
+  gemm_tuning()->on_notice("a problem");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "! " + path().string() + ": a problem\n");
 }
 
 }  // namespace

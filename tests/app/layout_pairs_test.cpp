@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "app/train_state.h"
+#include "app/state_snapshot.h"
 #include "checkpoint/directory.h"
 #include "tests/app/small_run.h"
 #include "tests/app/training_rank.h"
@@ -51,8 +51,7 @@ class LayoutPairs : public ::testing::Test {
       else
         rank.step();
       rank.model().finish_update();
-      const StateSnapshot snapshot(rank.stream(), rank.model().stored_rows(), rank.model().rule(),
-                                   rank.model().store());
+      const StateSnapshot snapshot = StateSnapshot::now(snapshot_source(rank.model()));
       SaveRequest request;
       request.run_dir = dir_ / name;
       request.step = 1;

@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include "app/train_state.h"
+#include "app/state_snapshot.h"
 #include "checkpoint/directory.h"
 #include "tests/app/small_run.h"
 #include "tests/app/training_rank.h"
@@ -85,7 +85,7 @@ Trained train(const RunConfig& config, int ranks, const Course& course = {}) {
     }
     if (course.save.empty()) return;
     const Attempt attempt = begin_attempt(course.save, control);
-    const StateSnapshot snapshot(rank.stream(), model.stored_rows(), model.rule(), model.store());
+    const StateSnapshot snapshot = StateSnapshot::now(snapshot_source(model));
     SaveRequest request;
     request.run_dir = course.save;
     request.step = course.steps_before + course.steps;

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "app/data_spec.h"
+#include "app/state_snapshot.h"
 #include "tests/app/small_run.h"
 #include "tests/app/training_rank.h"
 
@@ -79,8 +80,7 @@ class StartTest : public ::testing::Test {
     const uint64_t fingerprint = other_fingerprint.value_or(data(config, 2)->fingerprint());
     begin({}, [&](TrainingRank& rank, Runtime& runtime, const Start& start) {
       rank.step();
-      const StateSnapshot snapshot(rank.stream(), rank.model().stored_rows(), rank.model().rule(),
-                                   rank.model().store());
+      const StateSnapshot snapshot = StateSnapshot::now(snapshot_source(rank.model()));
       SaveRequest request;
       request.run_dir = run_;
       request.step = step;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "app/state_snapshot.h"
 #include "app/train_state.h"
 #include "checkpoint/directory.h"
 #include "tests/app/small_run.h"
@@ -26,8 +27,7 @@ class TrainStateLayouts : public ::testing::Test {
   static SaveReport save(TrainingRank& rank, Control& control, const std::filesystem::path& run) {
     const Attempt attempt = begin_attempt(run, control);
     rank.model().finish_update();
-    const StateSnapshot snapshot(rank.stream(), rank.model().stored_rows(), rank.model().rule(),
-                                 rank.model().store());
+    const StateSnapshot snapshot = StateSnapshot::now(snapshot_source(rank.model()));
     SaveRequest request;
     request.run_dir = run;
     request.step = 1;

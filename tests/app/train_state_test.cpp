@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "app/state_snapshot.h"
 #include "checkpoint/directory.h"
 #include "core/comm/control.h"
 #include "core/ops/elementwise.h"
@@ -129,7 +130,8 @@ class TrainState : public testing::CpuTest {
   Checkpoint save(Model& model, const std::vector<StoredRows>& rows) {
     SoloControl control;
     const Attempt attempt = begin_attempt(run_.path(), control);
-    const StateSnapshot snapshot(stream(), rows, model.rule(), model.store());
+    const StateSnapshot snapshot =
+        StateSnapshot::now({stream(), rows, model.rule(), model.store()});
     SaveRequest request;
     request.run_dir = run_.path();
     request.step = 3;
@@ -236,18 +238,6 @@ TEST_F(TrainState, RowsOfAParameterMayBeStoredApart) {
   load(checkpoint, loaded);
   stream().synchronize();
   EXPECT_EQ(loaded.bytes(), model.bytes());
-}
-
-// So the host never holds the state twice.
-TEST_F(TrainState, SnapshotsOfStateOnTheHostAreTheStateItself) {
-  for (const Options& options : {Options{}, Options{.fraction = 1.0}}) {
-    Model model(stream(), DType::BF16, 1, options);
-    const StateSnapshot snapshot(stream(), model.rows(1), model.rule(), model.store());
-    ASSERT_EQ(snapshot.slices().size(), 3u);
-    const std::vector<Tensor> tensors = model.tensors(*model.parameters()[0]);
-    for (size_t i = 0; i < tensors.size(); ++i)
-      EXPECT_EQ(snapshot.slices()[i].data, tensors[i].raw());
-  }
 }
 
 // Where the state was is not to be seen in a checkpoint, and any place reads it.

@@ -1,38 +1,26 @@
 #pragma once
 
-// This rank's share of the state as it is at one moment, for a save that is written while training
-// goes on. State that a store guards (it is in host memory already) is copied only where an update
-// is about to change it before it was written; all other state is copied to host memory at once,
-// behind the next forward and backward.
+// A StateSnapshot that stays as it is while training goes on. State that a store guards (it is in
+// host memory already) is copied only where an update is about to change it before it was written;
+// all other state is copied to host memory at once, behind the next forward and backward.
 
-#include <map>
 #include <memory>
-#include <span>
-#include <string>
 #include <vector>
 
-#include "app/train_state.h"
+#include "app/state_snapshot.h"
 #include "core/copy_on_write.h"
 
 namespace ferry {
 
-/// What a SnapshotBuffer is made of, all of which outlive it. `compute` is the stream of updates.
-struct SnapshotSource {
-  Stream& compute;
-  std::vector<StoredRows> rows;
-  const UpdateRule& rule;
-  StateStore& store;
-};
-
-class SnapshotBuffer {
+class GuardedSnapshot {
  public:
   /// Allocates the host memory of copies from the device (page-locked for a GPU) now, so that what
   /// does not fit fails here: Error(ExitCode::Resource). Copies of guarded state take at most
   /// `max_copy_bytes` at a time, 0: as much as it has, when they are made.
-  SnapshotBuffer(SnapshotSource source, int64_t max_copy_bytes);
-  ~SnapshotBuffer();
-  SnapshotBuffer(const SnapshotBuffer&) = delete;
-  SnapshotBuffer& operator=(const SnapshotBuffer&) = delete;
+  GuardedSnapshot(SnapshotSource source, int64_t max_copy_bytes);
+  ~GuardedSnapshot();
+  GuardedSnapshot(const GuardedSnapshot&) = delete;
+  GuardedSnapshot& operator=(const GuardedSnapshot&) = delete;
 
   /// Begins a snapshot of the state after all work on the compute stream so far, and returns when
   /// the copies are enqueued. Between steps; the snapshot before was released.
@@ -42,7 +30,7 @@ class SnapshotBuffer {
   void wait_before_update();
 
   /// Of the last take(): what to save; once copied() is there.
-  const std::vector<SliceToSave>& slices() const { return slices_; }
+  const std::vector<SliceToSave>& slices() const { return snapshot_.slices(); }
   const Event& copied() const { return copied_; }
   /// Nobody reads the slices any more. Any thread.
   void release() { guard_->end(); }
@@ -53,19 +41,16 @@ class SnapshotBuffer {
   /// Bytes that the snapshots so far copied of guarded state.
   int64_t copied_on_write() const { return guard_->copied_bytes(); }
   /// Bytes reserved for copies from the device.
-  int64_t reserved_bytes() const;
+  int64_t reserved_bytes() const { return snapshot_.reserved_bytes(); }
 
  private:
   class GuardedSource;
-  /// Host memory for each part that is copied at once; what is not needed any more is dropped.
-  void reserve(const std::vector<StoredPart>& parts);
 
-  SnapshotSource source_;
+  Stream& compute_;
   std::unique_ptr<Stream> copies_;
   std::shared_ptr<CopyOnWrite> guard_;
   std::unique_ptr<GuardedSource> guarded_;
-  std::map<std::string, Tensor> host_;  // by the part's name
-  std::vector<SliceToSave> slices_;
+  StateSnapshot snapshot_;
   Event copied_;
   bool update_waits_ = false;  // the next one
   std::shared_ptr<const TimeStamp> wait_begin_, wait_end_;

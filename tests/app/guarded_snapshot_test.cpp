@@ -1,4 +1,4 @@
-#include "app/snapshot_buffer.h"
+#include "app/guarded_snapshot.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "app/model/cost_model.h"
+#include "tests/app/slice_contents.h"
 #include "tests/app/small_run.h"
 #include "tests/app/training_rank.h"
 
@@ -14,6 +15,7 @@ namespace ferry {
 namespace {
 
 using Overrides = std::vector<std::string>;
+using testing::contents;
 using testing::TrainingRank;
 
 const Overrides kDevice = {};
@@ -24,22 +26,7 @@ const Overrides kHost = {"optimizer.offload.enabled=true", "optimizer.offload.fr
 const Overrides kHalf = {"optimizer.offload.enabled=true", "optimizer.offload.fraction=0.5",
                          "optimizer.offload.overlap_d2h_h2d=true", "optimizer.offload.threads=2"};
 
-// The bytes of all slices by name and place, each read once.
-std::map<std::string, std::string> contents(const std::vector<SliceToSave>& slices) {
-  std::map<std::string, std::string> all;
-  for (const SliceToSave& slice : slices) {
-    const size_t bytes = static_cast<size_t>(slice.extent.numel()) * size_of(slice.dtype);
-    std::string text(bytes, '\0');
-    const void* from = slice.data;
-    if (slice.source != nullptr)
-      from = slice.source->read(slice.data, static_cast<int64_t>(bytes), text.data());
-    if (from != text.data()) std::memcpy(text.data(), from, bytes);
-    all[concat(slice.name, slice.offset)] = text;
-  }
-  return all;
-}
-
-class SnapshotBufferTest : public ::testing::Test {
+class GuardedSnapshotTest : public ::testing::Test {
  protected:
   void train(const Overrides& overrides, const std::function<void(TrainingRank&)>& body) {
     SCOPED_TRACE(::testing::PrintToString(overrides));
@@ -49,26 +36,20 @@ class SnapshotBufferTest : public ::testing::Test {
       body(rank);
     });
   }
-  static SnapshotSource source(TrainingRank& rank) {
-    TrainModel& model = rank.model();
-    return {rank.stream(), model.stored_rows(), model.rule(), model.store()};
-  }
   // The state as it is now.
   static std::map<std::string, std::string> state(TrainingRank& rank) {
-    TrainModel& model = rank.model();
-    model.finish_update();
-    return contents(
-        StateSnapshot(rank.stream(), model.stored_rows(), model.rule(), model.store()).slices());
+    rank.model().finish_update();
+    return contents(StateSnapshot::now(snapshot_source(rank.model())).slices());
   }
 
   testing::TempDir dir_;
 };
 
 // What is read after further updates is the state of the snapshot, wherever it lives.
-TEST_F(SnapshotBufferTest, HoldsTheStateOfItsStep) {
+TEST_F(GuardedSnapshotTest, HoldsTheStateOfItsStep) {
   for (const Overrides& overrides : {kDevice, kNarrow, kHost, kHalf})
     train(overrides, [&](TrainingRank& rank) {
-      SnapshotBuffer buffer(source(rank), 0);
+      GuardedSnapshot buffer(snapshot_source(rank.model()), 0);
       for (int round = 0; round < 2; ++round) {
         rank.step();
         const auto wanted = state(rank);
@@ -88,12 +69,12 @@ TEST_F(SnapshotBufferTest, HoldsTheStateOfItsStep) {
 }
 
 // Only what is on the device takes memory from the start.
-TEST_F(SnapshotBufferTest, ReservesMemoryForStateOnTheDevice) {
+TEST_F(GuardedSnapshotTest, ReservesMemoryForStateOnTheDevice) {
   std::map<std::string, int64_t> reserved;
   const auto bytes = [&](const Overrides& overrides) {
     int64_t result = 0;
     train(overrides, [&](TrainingRank& rank) {
-      const SnapshotBuffer buffer(source(rank), 0);
+      const GuardedSnapshot buffer(snapshot_source(rank.model()), 0);
       result = buffer.reserved_bytes();
     });
     return result;
@@ -107,9 +88,9 @@ TEST_F(SnapshotBufferTest, ReservesMemoryForStateOnTheDevice) {
 }
 
 // Without memory for copies an update of the host's part waits until it was written.
-TEST_F(SnapshotBufferTest, AnUpdateWaitsWhereCopiesHaveNoMemory) {
+TEST_F(GuardedSnapshotTest, AnUpdateWaitsWhereCopiesHaveNoMemory) {
   train(kHost, [&](TrainingRank& rank) {
-    SnapshotBuffer buffer(source(rank), 1);  // one block
+    GuardedSnapshot buffer(snapshot_source(rank.model()), 1);  // one block
     rank.step();
     const auto wanted = state(rank);
     buffer.take();
@@ -124,9 +105,9 @@ TEST_F(SnapshotBufferTest, AnUpdateWaitsWhereCopiesHaveNoMemory) {
 }
 
 // State that moves from the host to the device waits for its reader, and is staged from then on.
-TEST_F(SnapshotBufferTest, FollowsStateThatMoves) {
+TEST_F(GuardedSnapshotTest, FollowsStateThatMoves) {
   train(kHost, [&](TrainingRank& rank) {
-    SnapshotBuffer buffer(source(rank), 0);
+    GuardedSnapshot buffer(snapshot_source(rank.model()), 0);
     rank.step();
     const auto wanted = state(rank);
     buffer.take();
