@@ -8,12 +8,16 @@
 #include <iostream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <random>
 #include <thread>
 
 #include "app/backend.h"
 #include "app/bench_operands.h"
+#include "app/gemm_cache.h"
 #include "app/product_check.h"
 #include "app/row_counts.h"
+#include "core/host_copy.h"
 
 namespace ferry {
 namespace {
@@ -34,8 +38,7 @@ CallTimes time_samples(Stream& stream, const std::function<void()>& enqueue, int
   for (size_t i = 1; i < stamps.size(); ++i)
     times.push_back(stamps[i]->seconds_since(*stamps[i - 1]) / static_cast<double>(calls));
   stream.synchronize();  // throws the error of a call that failed
-  std::sort(times.begin(), times.end());
-  return {times[times.size() / 2], times.front()};
+  return call_times(times);
 }
 
 CallTimes time_burst(Stream& stream, const std::function<void()>& enqueue) {
@@ -55,12 +58,28 @@ CallTimes time_sustained(Stream& stream, const std::function<void()>& enqueue, d
   return time_samples(stream, enqueue, samples, calls);
 }
 
+// All slots in a random order, but those of each group by token.
+std::vector<int32_t> random_slots(const std::vector<int64_t>& counts, uint64_t seed) {
+  std::vector<int32_t> slots(
+      static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0})));
+  std::iota(slots.begin(), slots.end(), 0);
+  std::mt19937_64 generator(seed);
+  std::shuffle(slots.begin(), slots.end(), generator);
+  auto begin = slots.begin();
+  for (const int64_t count : counts) {
+    std::sort(begin, begin + count);
+    begin += count;
+  }
+  return slots;
+}
+
 class GemmBench : BenchOperands {
  public:
   GemmBench(Stream& stream, const RunConfig& config, const GemmBenchOptions& options)
       : BenchOperands(stream, dtype_of(config.model.precision), options.seed),
         options_(options),
-        experts_(config.moe.experts) {}
+        experts_(config.moe.experts),
+        top_k_(config.moe.top_k) {}
 
   // The layer y [R, n] = x [R, k] * weight [E, n, k]^T.
   void layer(const std::string& name, int64_t n, int64_t k, int64_t rows_per_expert) {
@@ -68,34 +87,65 @@ class GemmBench : BenchOperands {
     const Tensor x = random({rows, k}), dy = random({rows, n}), weight = random({experts_, n, k});
     const Tensor y = output({rows, n}), dx = output({rows, k});
     const Tensor dweight = output(weight.shape(), accumulate_dtype(dtype_));
-    row_.shape = fmt::format("{} experts, {} x {} x {}", experts_, rows, n, k);
-    row_.rows_per_expert = rows_per_expert;
-    distributions_ = distribute_rows(experts_, rows_per_expert, options_.seed, options_.edge);
+    begin(rows_per_expert, n, k);
     pass(name + " forward", {GroupedPass::Forward, "", y, x, weight, {}});
     pass(name + " dgrad", {GroupedPass::Dgrad, "", dy, dx, weight, {}});
     pass(name + " wgrad", {GroupedPass::Wgrad, "", dy, x, dweight, {}});
   }
 
+  // Its products with rows in place beside those with rows in their order, and SwiGLU: n = 2 F.
+  void rows_in_place(const std::string& name, int64_t n, int64_t k, int64_t rows_per_expert) {
+    const int64_t rows = experts_ * rows_per_expert, tokens = rows / std::gcd(rows, top_k_);
+    const Tensor x = random({rows, k}), x_of_tokens = random({tokens, k});
+    const Tensor y = output({rows, n}), dy = random({rows, n}), h = output({rows, n / 2});
+    const Tensor prob = random({rows}, accumulate_dtype(dtype_));
+    const Tensor weight = random({experts_, n, k});
+    const Tensor dweight = output(weight.shape(), accumulate_dtype(dtype_));
+    begin(rows_per_expert, n, k);
+    const GroupedProduct swiglu{GroupedPass::Forward, "", y, x, weight, {}, h, prob};
+    pass(name + " swiglu", swiglu);
+    pass(name + " swiglu gathered", swiglu, x_of_tokens);
+    pass(name + " wgrad gathered", {GroupedPass::Wgrad, "", dy, x, dweight, {}}, x_of_tokens);
+  }
+
   std::vector<GemmRow> rows() { return std::move(rows_); }
 
  private:
-  void pass(const std::string& name, GroupedProduct product) {
-    const auto dense = [&] { product.enqueue_batched(stream_); };
-    product.counts = distributions_.front().counts;
-    product.name = name + ", one batch of dense products";
-    check(product, dense);
+  void begin(int64_t rows_per_expert, int64_t n, int64_t k) {
+    row_.shape =
+        fmt::format("{} experts, {} x {} x {}", experts_, experts_ * rows_per_expert, n, k);
+    row_.rows_per_expert = rows_per_expert;
+    distributions_ = distribute_rows(experts_, rows_per_expert, options_.seed, options_.edge);
+  }
+
+  // With `x_of_tokens`, the product of rows of those in place beside that of x.
+  void pass(const std::string& name, GroupedProduct product, const Tensor& x_of_tokens = {}) {
+    GroupedProduct batch = product;
+    batch.h = batch.prob = Tensor();
+    const auto dense = [&] { batch.enqueue_batched(stream_); };
+    batch.counts = distributions_.front().counts;
+    batch.name = name + ", one batch of dense products";
+    check(batch, dense);
     for (const RowCounts& rows : distributions_) {
       product.counts = rows.counts;
       product.name =
           fmt::format("{}, {}, {} rows per expert", name, rows.distribution, row_.rows_per_expert);
       const Tensor offsets = product.offsets(stream_);
-      const auto grouped = [&] { product.enqueue(stream_, offsets); };
-      check(product, grouped);
+      GroupedProduct measured = product;
+      if (x_of_tokens.defined()) {
+        measured.x = x_of_tokens;
+        measured.slot_of_row = from_host(
+            stream_, "bench slots", random_slots(rows.counts, options_.seed), {product.x.dim(0)});
+      }
+      const auto grouped = [&] { measured.enqueue(stream_, offsets); };
+      check(measured, grouped);
       row_.name = name;
       row_.distribution = rows.distribution;
       row_.max_over_mean = rows.max_over_mean();
       row_.flops = product.flops();
       row_.ceiling = time(dense);
+      row_.contiguous.reset();
+      if (x_of_tokens.defined()) row_.contiguous = time([&] { product.enqueue(stream_, offsets); });
       row_.times = time(grouped);
       rows_.push_back(row_);
     }
@@ -113,7 +163,7 @@ class GemmBench : BenchOperands {
   }
 
   const GemmBenchOptions& options_;
-  int64_t experts_;
+  int64_t experts_, top_k_;
   std::vector<RowCounts> distributions_;
   GemmRow row_;
   std::vector<GemmRow> rows_;
@@ -140,14 +190,17 @@ std::vector<int64_t> chosen_rows(const RunConfig& config, const GemmBenchOptions
 }
 
 std::string table_of(const std::vector<GemmRow>& rows) {
-  std::string text =
-      fmt::format("{:<12} {:<36} {:<11} {:>8} {:>11} {:>9} {:>9} {:>10}\n", "name", "shape", "rows",
-                  "max/mean", "median us", "TFLOP/s", "ceiling", "of ceiling");
-  for (const GemmRow& row : rows)
-    text += fmt::format("{:<12} {:<36} {:<11} {:>8.2f} {:>11.1f} {:>9.3f} {:>9.3f} {:>9.1f}%\n",
+  std::string text = fmt::format("{:<19} {:<36} {:<11} {:>8} {:>11} {:>9} {:>9} {:>10} {:>13}\n",
+                                 "name", "shape", "rows", "max/mean", "median us", "TFLOP/s",
+                                 "ceiling", "of ceiling", "of contiguous");
+  for (const GemmRow& row : rows) {
+    text += fmt::format("{:<19} {:<36} {:<11} {:>8.2f} {:>11.1f} {:>9.3f} {:>9.3f} {:>9.1f}%",
                         row.name, row.shape, row.distribution, row.max_over_mean,
                         1e6 * row.times.median, row.rate() / 1e12, row.ceiling_rate() / 1e12,
                         100 * row.rate() / row.ceiling_rate());
+    if (row.contiguous) text += fmt::format(" {:>12.1f}%", 100 * row.of_contiguous());
+    text += "\n";
+  }
   return text;
 }
 
@@ -164,11 +217,11 @@ std::string json_of(const std::vector<GemmRow>& rows, const RunConfig& config,
     object["max_over_mean"] = row.max_over_mean;
     object["regime"] = options.sustained ? "sustained" : "burst";
     object["seed"] = options.seed;
-    object["median_us"] = 1e6 * row.times.median;
-    object["fastest_us"] = 1e6 * row.times.fastest;
+    add_times(object, row.times);
     object["tflops"] = row.rate() / 1e12;
     object["ceiling_tflops"] = row.ceiling_rate() / 1e12;
     object["of_ceiling"] = row.rate() / row.ceiling_rate();
+    if (row.contiguous) object["of_contiguous"] = row.of_contiguous();
     add_origin(object, machine, options.command);
     text += object.dump() + "\n";
   }
@@ -183,6 +236,7 @@ std::vector<GemmRow> measure_gemm(Stream& stream, const RunConfig& config,
   const int64_t hidden = config.model.hidden, ffn = config.moe.ffn;
   for (const int64_t rows : chosen_rows(config, options)) {
     bench.layer("fc1", 2 * ffn, hidden, rows);
+    bench.rows_in_place("fc1", 2 * ffn, hidden, rows);
     bench.layer("fc2", hidden, ffn, rows);
   }
   return bench.rows();
@@ -192,8 +246,8 @@ ExitCode bench_gemm(const RunConfig& config, Runtime& runtime, const GemmBenchOp
   if (runtime.size() > 1)
     fail(ExitCode::Usage, "error: ferry bench gemm runs on one rank, not ", runtime.size(),
          "\n  why : it measures one device, with all experts on it\n  try : ", options.command);
-  const Backend backend = choose_backend(config.run.backend, config.model.precision, runtime,
-                                         config.parallel.share_gpu);
+  const Backend backend = choose_backend(config, runtime);
+  open_gemm_cache(config, /*may_record=*/true, backend.device(), runtime.control());
   const auto stream = backend.device().make_stream("bench");
   const std::vector<GemmRow> rows = measure_gemm(*stream, config, options);
   if (options.json)

@@ -4,6 +4,7 @@
 // operations.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,14 +36,20 @@ struct GemmRow {
   double flops = 0;
   CallTimes times;
   CallTimes ceiling;  // of one batch of dense products with equal rows, measured just before
+  /// Of rows in place: of the same product of rows in their order, measured just before.
+  std::optional<CallTimes> contiguous = {};
 
   double rate() const { return flops / times.median; }
   double ceiling_rate() const { return flops / ceiling.median; }
+  double of_contiguous() const { return contiguous.value().median / times.median; }
 };
 
 /// fc1 and fc2, each forward, dgrad and wgrad, in the configuration's precision with all experts on
-/// this device, for every distribution of app/row_counts.h. Each is checked (app/product_check.h)
-/// before it is timed, and so is the ceiling: Error(ExitCode::Internal) if one is wrong.
+/// this device, for every distribution of app/row_counts.h; of fc1 also with SwiGLU, and that and
+/// wgrad of rows in place, as with moe.gather: those of moe.top_k experts' choices of each token
+/// (or of the largest common divisor of that and all rows), at random and by token in an expert.
+/// Each is checked (app/product_check.h) before it is timed, and so is the ceiling:
+/// Error(ExitCode::Internal) if one is wrong.
 /// Error(ExitCode::Usage) without experts or for more rows than 32-bit offsets count.
 std::vector<GemmRow> measure_gemm(Stream& stream, const RunConfig& config,
                                   const GemmBenchOptions& options);

@@ -4,7 +4,6 @@
 
 #include "core/host_copy.h"
 #include "core/ops/gemm.h"
-#include "core/ops/grouped_gemm.h"
 
 namespace ferry {
 
@@ -21,7 +20,7 @@ const Tensor& GroupedProduct::output() const {
 }
 
 double GroupedProduct::flops() const {
-  return 2 * static_cast<double>(x.dim(0)) * static_cast<double>(x.dim(1)) *
+  return 2 * static_cast<double>(y.dim(0)) * static_cast<double>(x.dim(1)) *
          static_cast<double>(y.dim(1));
 }
 
@@ -31,22 +30,28 @@ Tensor GroupedProduct::offsets(Stream& stream) const {
     CHECK(count <= std::numeric_limits<int32_t>::max() - ends.back(), "offsets are 32 bits wide");
     ends.push_back(ends.back() + static_cast<int32_t>(count));
   }
-  CHECK(ends.back() == x.dim(0), ends.back(), " rows in groups, ", x.dim(0), " in x");
+  const int64_t num_rows = rows().num_rows();
+  CHECK(ends.back() == num_rows, ends.back(), " rows in groups, ", num_rows, " in x");
   return from_host(stream, "bench offsets", ends, {static_cast<int64_t>(ends.size())});
 }
 
 void GroupedProduct::enqueue(Stream& stream, const Tensor& offsets) const {
+  CHECK(!slot_of_row.defined() || h.defined() || pass == GroupedPass::Wgrad, name,
+        ": rows in place are read by wgrad and forward with SwiGLU");
   switch (pass) {
     case GroupedPass::Forward:
+      if (h.defined())
+        return grouped_gemm_swiglu_forward(stream, y, h, rows(), weight, prob, offsets);
       return grouped_gemm_forward(stream, y, x, weight, offsets);
     case GroupedPass::Dgrad:
       return grouped_gemm_dgrad(stream, x, y, weight, offsets);
     case GroupedPass::Wgrad:
-      return grouped_gemm_wgrad(stream, weight, y, x, offsets);
+      return grouped_gemm_wgrad(stream, weight, y, rows(), offsets);
   }
 }
 
 void GroupedProduct::enqueue_batched(Stream& stream) const {
+  CHECK(!slot_of_row.defined(), name, ": a dense product of rows in place");
   const int64_t rows = x.dim(0) / num_groups();
   CHECK(rows * num_groups() == x.dim(0), x.dim(0), " rows in ", num_groups(), " equal groups");
   const Tensor batched_x = x.reshape({num_groups(), rows, x.dim(1)});

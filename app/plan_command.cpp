@@ -41,6 +41,14 @@ std::string joined(const std::vector<int64_t>& values) {
   return text;
 }
 
+// What moe.gather comes to, if it is set.
+std::string gather_text(const RunConfig& config) {
+  if (!config.moe.gather) return "";
+  return gathers_rows(config.moe, module_shares(config.parallel))
+             ? ", tokens read in place"
+             : ", tokens copied (moe.gather needs all experts on one rank)";
+}
+
 struct Options {
   std::string config;
   std::vector<std::string> overrides;
@@ -91,8 +99,8 @@ std::string plan_text(const Plan& plan, const RunConfig& config, int64_t ranks) 
   if (moe.experts > 0) {
     text += fmt::format("experts     {} of width {}, top-{}, {} per rank", moe.experts, moe.ffn,
                         moe.top_k, plan.experts_per_rank);
-    text +=
-        moe.shared_ffn > 0 ? fmt::format(", shared expert of width {}\n", moe.shared_ffn) : "\n";
+    if (moe.shared_ffn > 0) text += fmt::format(", shared expert of width {}", moe.shared_ffn);
+    text += gather_text(config) + "\n";
   }
   text += fmt::format("stages      {} | layers per stage: {}\n", layout_text(plan.stages),
                       joined(layers_per_stage(plan)));

@@ -14,6 +14,9 @@ namespace {
 
 // Of an operand, on the host at a time.
 constexpr int64_t kChunkElements = int64_t{1} << 22;
+// Where exp(-gate) leaves the range of accumulate_dtype, SwiGLU is 0 instead of |gate| * exp(gate):
+// less than this many of its smallest numbers.
+constexpr double kMostBelowRange = 1024;
 
 // What FP32 or FP64 may lose in a sum, in steps of a number as large as its partial sums. Tensor
 // cores cut once for 16 terms, which adds up; CPUs round every term, which mostly cancels.
@@ -34,6 +37,28 @@ double step_at_one(DType dtype) {
       return 0x1p-7;
     else
       return std::numeric_limits<T>::epsilon();
+  });
+}
+
+// The smallest normal number.
+double smallest(DType dtype) {
+  return dtype == DType::F64 ? std::numeric_limits<double>::min()
+                             : std::numeric_limits<float>::min();
+}
+
+// Elements of a tensor as if it were flat.
+std::vector<double> read_places(Stream& stream, const Tensor& tensor,
+                                const std::vector<int64_t>& places) {
+  const Tensor elements = flat(tensor);
+  const auto count = static_cast<int64_t>(places.size());
+  const Tensor host = Tensor::host(stream.device(), "bench check", {count}, tensor.dtype());
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t place = places[static_cast<size_t>(i)];
+    stream.copy(host.rows(i, i + 1), elements.rows(place, place + 1));
+  }
+  stream.synchronize();
+  return dispatch_float(host.dtype(), [&]<class T>() {
+    return std::vector<double>(host.data<T>(), host.data<T>() + count);
   });
 }
 
@@ -123,17 +148,16 @@ struct Terms {
   int64_t length;
 };
 
-// `first_row` of x and y is the group's; `rows` and `columns` are those of the elements.
-Terms terms_of(const GroupedProduct& product, int64_t group, int64_t first_row,
+// `x` is the product's, its rows in their order; `first_row` of x and y is the group's; `rows` and
+// `columns` are those of the elements.
+Terms terms_of(const GroupedProduct& product, const Tensor& x, int64_t group, int64_t first_row,
                std::vector<int64_t> rows, std::vector<int64_t> columns) {
   const int64_t n = product.weight.dim(1), k = product.weight.dim(2);
   const int64_t count = product.counts[static_cast<size_t>(group)];
   switch (product.pass) {
     case GroupedPass::Forward:
       for (int64_t& column : columns) column += group * n;
-      return {{product.x, true, std::move(rows)},
-              {as_matrix(product.weight), true, std::move(columns)},
-              k};
+      return {{x, true, std::move(rows)}, {as_matrix(product.weight), true, std::move(columns)}, k};
     case GroupedPass::Dgrad:
       return {
           {product.y, true, std::move(rows)},
@@ -144,7 +168,7 @@ Terms terms_of(const GroupedProduct& product, int64_t group, int64_t first_row,
   }
   for (int64_t& row : rows) row -= group * n;
   return {{product.y.rows(first_row, first_row + count), false, std::move(rows)},
-          {product.x.rows(first_row, first_row + count), false, std::move(columns)},
+          {x.rows(first_row, first_row + count), false, std::move(columns)},
           count};
 }
 
@@ -158,6 +182,7 @@ ProductCheck::ProductCheck(Stream& stream, const GroupedProduct& product, const 
     fill_normal(stream, output_, 1.0, key, 0);
   else
     fill(stream, output_, std::numeric_limits<double>::quiet_NaN());
+  if (product.h.defined()) fill(stream, product.h, std::numeric_limits<double>::quiet_NaN());
   choose(num_random);
   if (product.pass == GroupedPass::Wgrad) {
     const std::vector<double> before = read_elements();
@@ -197,23 +222,15 @@ void ProductCheck::choose(int64_t num_random) {
 }
 
 std::vector<double> ProductCheck::read_elements() const {
-  const Tensor elements = flat(output_);
-  const auto count = static_cast<int64_t>(elements_.size());
-  const Tensor host =
-      Tensor::host(stream_.device(), "bench check", {count}, product_.output().dtype());
-  for (int64_t i = 0; i < count; ++i) {
-    const Element& element = elements_[static_cast<size_t>(i)];
-    const int64_t at = element.row * output_.dim(1) + element.column;
-    stream_.copy(host.rows(i, i + 1), elements.rows(at, at + 1));
-  }
-  stream_.synchronize();
-  return dispatch_float(host.dtype(), [&]<class T>() {
-    return std::vector<double>(host.data<T>(), host.data<T>() + count);
-  });
+  std::vector<int64_t> places;
+  for (const Element& element : elements_)
+    places.push_back(element.row * output_.dim(1) + element.column);
+  return read_places(stream_, output_, places);
 }
 
 std::vector<ProductCheck::Expected> ProductCheck::expected() const {
   const DType dtype = product_.x.dtype();
+  const Tensor x = product_.rows().contiguous(stream_, "bench check");
   const auto buffer = [&] {
     return Tensor::host(stream_.device(), "bench check", {kChunkElements}, dtype);
   };
@@ -230,7 +247,8 @@ std::vector<ProductCheck::Expected> ProductCheck::expected() const {
       columns.push_back(last->column);
       sums.emplace_back().add(last->before);
     }
-    const Terms terms = terms_of(product_, group, first_row, std::move(rows), std::move(columns));
+    const Terms terms =
+        terms_of(product_, x, group, first_row, std::move(rows), std::move(columns));
     dispatch_float(dtype, [&]<class T>() {
       add_terms<T>(stream_, terms.left, terms.right, terms.length, left_host, right_host, sums);
     });
@@ -247,16 +265,47 @@ void ProductCheck::expect_right() const {
   const std::vector<Expected> expected = this->expected();
   const double rounding = step_at_one(output_.dtype()) / 2;
   for (size_t i = 0; i < actual.size(); ++i) {
-    const Element& element = elements_[i];
     const double tolerance =
         rounding * std::abs(expected[i].value) + (1 + rounding) * expected[i].tolerance;
-    if (std::abs(actual[i] - expected[i].value) <= tolerance) continue;  // false for NaN
-    fail(ExitCode::Internal,
-         fmt::format("{}: wrong product\n  row {} (of group {}), column {} is {}, not {} +- {:.2g}"
-                     "\n  seed: {}",
-                     product_.name, element.row, element.group, element.column, actual[i],
-                     expected[i].value, tolerance, key_.seed));
+    expect_near("product", elements_[i], actual[i], {expected[i].value, tolerance});
   }
+  if (product_.h.defined()) expect_right_swiglu();
+}
+
+void ProductCheck::expect_right_swiglu() const {
+  const DType dtype = product_.h.dtype(), wide = accumulate_dtype(dtype);
+  const int64_t ffn = product_.h.dim(1);
+  std::vector<Element> elements = elements_;
+  std::vector<int64_t> rows, gates, ups, places;
+  for (Element& element : elements) {
+    element.column %= ffn;
+    rows.push_back(element.row);
+    gates.push_back(element.row * 2 * ffn + element.column);
+    ups.push_back(gates.back() + ffn);
+    places.push_back(element.row * ffn + element.column);
+  }
+  const std::vector<double> gate = read_places(stream_, product_.y, gates);
+  const std::vector<double> up = read_places(stream_, product_.y, ups);
+  const std::vector<double> prob = read_places(stream_, product_.prob, rows);
+  const std::vector<double> actual = read_places(stream_, product_.h, places);
+  const double half_a_step = step_at_one(dtype) / 2, wide_step = step_at_one(wide);
+  for (size_t i = 0; i < elements.size(); ++i) {
+    const double factor = up[i] * prob[i], want = gate[i] / (1 + std::exp(-gate[i])) * factor;
+    const double tolerance =
+        (half_a_step + (8 + 2 * std::abs(gate[i])) * wide_step) * std::abs(want) +
+        kMostBelowRange * smallest(wide) * std::max(1.0, std::abs(factor));
+    expect_near("activation", elements[i], actual[i], {want, tolerance});
+  }
+}
+
+void ProductCheck::expect_near(std::string_view what, const Element& element, double actual,
+                               const Expected& expected) const {
+  if (std::abs(actual - expected.value) <= expected.tolerance) return;  // false for NaN
+  fail(ExitCode::Internal,
+       fmt::format("{}: wrong {}\n  row {} (of group {}), column {} is {}, not {} +- {:.2g}\n"
+                   "  seed: {}",
+                   product_.name, what, element.row, element.group, element.column, actual,
+                   expected.value, expected.tolerance, key_.seed));
 }
 
 }  // namespace ferry

@@ -1,9 +1,10 @@
 #pragma once
 
 // Whether a product that is to be timed is right: some of its elements are computed again on the
-// host, in FP64, from the operands' own values.
+// host, in FP64, from the operands' own values. Rows in place are checked against copies of them.
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "app/grouped_product.h"
@@ -23,8 +24,9 @@ class ProductCheck {
   /// Call after the product: Error(ExitCode::Internal) that names product, element, both values
   /// and the seed if one is further off than roundings explain: half a step of the output's dtype,
   /// and steps of accumulate_dtype by the number of terms n: 4 + n / 16 + 2 sqrt(n), each of the
-  /// size of the partial sums: |sum| + the root of the sum of the terms' squares. Waits for the
-  /// stream.
+  /// size of the partial sums: |sum| + the root of the sum of the terms' squares. SwiGLU is
+  /// computed again from the gate g and the up that the product wrote, beside which it may be off
+  /// by 8 + 2 |g| steps of accumulate_dtype: those of exp(-g). Waits for the stream.
   void expect_right() const;
 
  private:
@@ -38,11 +40,14 @@ class ProductCheck {
   };
   struct Expected {
     double value;
-    double tolerance;  // of the sum, before it is rounded to the output's dtype
+    double tolerance;  // of a sum: before it is rounded to the output's dtype
   };
+  void expect_near(std::string_view what, const Element& element, double actual,
+                   const Expected& expected) const;
   std::vector<int64_t> output_rows() const;
   void choose(int64_t num_random);
   std::vector<double> read_elements() const;
+  void expect_right_swiglu() const;
   std::vector<Expected> expected() const;
 
   Stream& stream_;

@@ -5,6 +5,11 @@
 #include "core/check.h"
 
 namespace ferry {
+namespace {
+
+bool takes(const RecordCost& record) { return is_of_experts(record.label) && !record.gathered; }
+
+}  // namespace
 
 SavedStash::SavedStash(const PassRecords& costs, bool last_stays, double capacity_factor,
                        SavedTape& tape, SavedLedger& ledger, int64_t& packing,
@@ -17,11 +22,11 @@ SavedStash::SavedStash(const PassRecords& costs, bool last_stays, double capacit
       unpack_other_(std::move(unpack_other)) {
   if (!last_stays) return;
   for (const RecordCost& record : costs.records)
-    if (is_of_experts(record.label)) layer_that_stays_ = record.layer;
+    if (takes(record)) layer_that_stays_ = record.layer;
 }
 
 void SavedStash::saved(const RecordCost& record) {
-  if (!is_of_experts(record.label)) return;
+  if (!takes(record)) return;
   if (groups_.empty() || groups_.back().layer != record.layer) {
     join();
     groups_.push_back({record.layer});
@@ -45,7 +50,7 @@ void SavedStash::saved(const RecordCost& record) {
 }
 
 void SavedStash::loading(const RecordCost& record) {
-  if (!is_of_experts(record.label)) return;
+  if (!takes(record)) return;
   CHECK(!groups_.empty() && groups_.back().layer == record.layer,
         "a record of experts is loaded that was not saved");
   join();

@@ -164,8 +164,9 @@ class Recorder {
     const MoeConfig& moe = config_.moe;
     const int64_t rows = expert_rows(), ffn = moe.ffn / shares_.expert_tensor;
     const auto label = [&](Label own) { return moe.fused_experts ? Label::FusedGroupMlp : own; };
-    if (moe.gather && shares_.expert * shares_.expert_tensor == 1) {
+    if (gathers_rows(moe, shares_)) {
       save(label(Label::ExpertFc1), {x, tensor("order of rows", rows, 1, DType::I32)});
+      records_.back().gathered = true;
     } else {
       const size_t input = tensor("input rows", rows, config_.model.hidden);
       rebuildable(Label::MoePermute, input);
@@ -190,6 +191,10 @@ class Recorder {
 };
 
 }  // namespace
+
+bool gathers_rows(const MoeConfig& moe, const ModuleShares& shares) {
+  return moe.gather && shares.expert * shares.expert_tensor == 1;
+}
 
 PassRecords pass_records(const GptConfig& config, const ModelPart& part, int64_t tokens,
                          const ModuleShares& shares, const SavedPolicies& policies) {

@@ -23,6 +23,10 @@ struct ModuleShares {
   int64_t expert_tensor = 1;
 };
 
+/// Whether experts read tokens where they are: moe.gather, and nobody else has some of a token's
+/// experts or a part of one. If not, forward copies rows in the order of experts.
+bool gathers_rows(const MoeConfig& moe, const ModuleShares& shares);
+
 /// What of it is not kept: labels that the tape discards and rebuilds, and checkpoints.
 struct SavedPolicies {
   std::set<Label> discarded;
@@ -49,6 +53,8 @@ struct RecordCost {
   Label rebuilt_as = Label::Layernorm;  // the label they have before another record saves them
   /// Of a checkpoint: what the second forward saves, on a tape that keeps everything.
   std::vector<RecordCost> again;
+  /// Of experts that read tokens in place: all rows are in use, so the paged stash leaves them.
+  bool gathered = false;
 };
 
 struct PassRecords {

@@ -222,6 +222,44 @@ TEST_F(ActivationForecastTest, WithThePagedStashIsWhatTheTapeAndThePoolsHave) {
       expect_forecast(joined(joined(stash, layout), more), 4, 0.05);
 }
 
+// On one rank every size is known; of several ranks, those that share experts copy.
+TEST_F(ActivationForecastTest, OfExpertsThatReadTokensInPlaceIsWhatTheTapeCounts) {
+  const Overrides offload{"activation_offload.enabled=true"};
+  const Overrides selective{"recompute.granularity=selective"};
+  const Overrides stash{"paged_stash.enabled=true", "moe.rank_capacity_factor=1.5",
+                        "paged_stash.page_tokens=16"};
+  for (const Overrides& policy : {
+           Overrides{},
+           Overrides{kShared, "moe.shared_gate=true", "model.precision=bf16"},
+           Overrides{"moe.fused_experts=true"},
+           Overrides{"moe.rank_capacity_factor=1.5"},
+           joined(selective, {"recompute.modules=[layernorm,moe_act]"}),
+           joined(selective, {"recompute.modules=[layernorm,moe_act]", "moe.fused_experts=true"}),
+           joined(selective, {"recompute.modules=[moe_permute]"}),
+           joined(selective, {"recompute.modules=[moe,layernorm]", kShared}),
+           Overrides{"recompute.granularity=full", "recompute.method=uniform",
+                     "recompute.num_layers=1"},
+           Overrides{"layer_offload.layers=2"},
+           stash,
+           joined(stash, {"moe.fused_experts=true"}),
+           joined(joined(stash, selective), {"recompute.modules=[layernorm,moe_act]"}),
+           joined(offload, {"activation_offload.modules=[expert_fc1,moe_act]"}),
+           joined(offload, {kAllModules, "activation_offload.fraction=0.5"}),
+           joined(joined(offload, selective),
+                  {kAllModules, "recompute.modules=[layernorm,moe_act]"}),
+           joined(offload, {"moe.fused_experts=true",
+                            "activation_offload.modules=[core_attn,fused_group_mlp]"}),
+       })
+    expect_forecast(joined({"moe.gather=true", "debug.force_routing=balanced"}, policy), 1, 0.02);
+  for (const Overrides& layout :
+       {Overrides{"parallel.tensor=2"}, Overrides{"parallel.tensor=2", "parallel.sequence=true"}})
+    expect_forecast(joined({"moe.gather=true"}, layout), 2, 0.01);
+  for (const char* dispatcher : {"moe.dispatcher=alltoall", "moe.dispatcher=allgather"})
+    for (const char* axis : {"parallel.expert=2", "parallel.expert_tensor=2"})
+      expect_forecast({"moe.gather=true", "debug.force_routing=balanced", dispatcher, axis}, 2,
+                      0.05);
+}
+
 // What copies hold while they are under way is predicted from rates.
 TEST_F(ActivationForecastTest, SlowCopiesHoldMemoryAndTime) {
   const RunConfig config = run_of(

@@ -142,6 +142,55 @@ TEST_F(ActivationMemoryTest, EveryPolicyGivesTheSameBitsOnSharedModules) {
                             2);
 }
 
+const Overrides kGather{"moe.gather=true"};
+
+// Beside experts that read copies of tokens, with every policy that concerns what experts save.
+TEST_F(ActivationMemoryTest, ExpertsThatReadTokensInPlaceGiveTheSameBits) {
+  const Overrides stash{"paged_stash.enabled=true", "moe.rank_capacity_factor=1.5",
+                        "paged_stash.page_tokens=8"};
+  const std::vector<Overrides> all{
+      {},
+      {"moe.fused_experts=true"},
+      {"moe.rank_capacity_factor=1.5"},
+      selective("layernorm,moe_act"),
+      selective("layernorm,moe_act,moe_permute"),
+      selective("moe,shared_experts"),
+      {"recompute.granularity=full", "recompute.method=uniform", "recompute.num_layers=2"},
+      offload("expert_fc1,moe_act"),
+      joined(offload(kAll), selective("layernorm,moe_act")),
+      joined(offload("fused_group_mlp"), {"moe.fused_experts=true"}),
+      joined(kOffload, {"activation_offload.auto_budget=0.5"}),
+      {"layer_offload.layers=3"},
+      joined(stash, {"paged_stash.device_factor=1.1"}),
+      joined(stash, {"paged_stash.device_factor=-1.0", "moe.fused_experts=true"})};
+  for (const char* precision : {"model.precision=fp64", "model.precision=bf16"}) {
+    const Trained copying = train(config({precision}), 1);
+    for (const Overrides& policy : all)
+      train(config(joined(joined({precision}, kGather), policy)), 1)
+          .expect_same(copying, ::testing::PrintToString(policy));
+  }
+}
+
+// Tensor parallelism leaves all experts on a rank. Ranks that share them copy as without the key.
+TEST_F(ActivationMemoryTest, ExpertsReadTokensInPlaceWhereARankHasAllOfThem) {
+  const Overrides rebuilt = selective("layernorm,moe_act");
+  const auto saved = [&](const Overrides& layout, const Overrides& policy) {
+    const Trained copying = train(config(joined(layout, policy), 2), 2);
+    const Trained gathering = train(config(joined(joined(layout, kGather), policy), 2), 2);
+    gathering.expect_same(copying, ::testing::PrintToString(layout));
+    return std::pair(copying.saved_peak, gathering.saved_peak);
+  };
+  for (const Overrides& policy : {Overrides{}, rebuilt}) {
+    const auto [copies, in_place] = saved({"parallel.tensor=2", "parallel.sequence=true"}, policy);
+    EXPECT_LT(in_place, copies);
+    for (const char* axis : {"parallel.expert=2", "parallel.expert_tensor=2"})
+      for (const char* dispatcher : {"moe.dispatcher=alltoall", "moe.dispatcher=allgather"}) {
+        const auto [without, with] = saved({axis, dispatcher}, policy);
+        EXPECT_EQ(with, without) << axis << ' ' << dispatcher;
+      }
+  }
+}
+
 TEST_F(ActivationMemoryTest, LayerOffloadGivesTheSameBits) {
   const Overrides cases[] = {
       {"layer_offload.layers=1"},

@@ -54,16 +54,23 @@ TEST_F(GemmBenchTest, MeasuresEveryProductWithEveryDistribution) {
     EXPECT_GE(row.times.median, row.times.fastest);
     EXPECT_GT(row.rate(), 0);
     EXPECT_GT(row.ceiling_rate(), 0);
+    EXPECT_EQ(row.contiguous.has_value(), row.name.ends_with(" gathered")) << row.name;
+    if (row.contiguous) {
+      EXPECT_EQ(row.of_contiguous(), row.contiguous->median / row.times.median);
+    }
     max_over_mean[row.distribution] = row.max_over_mean;
   }
   EXPECT_EQ(names, (std::map<std::string, int>{{"fc1 forward", 4},
                                                {"fc1 dgrad", 4},
                                                {"fc1 wgrad", 4},
+                                               {"fc1 swiglu", 4},
+                                               {"fc1 swiglu gathered", 4},
+                                               {"fc1 wgrad gathered", 4},
                                                {"fc2 forward", 4},
                                                {"fc2 dgrad", 4},
                                                {"fc2 wgrad", 4}}));
   EXPECT_EQ(distributions, (std::map<std::string, int>{
-                               {"even", 6}, {"uneven", 6}, {"power law", 6}, {"one expert", 6}}));
+                               {"even", 9}, {"uneven", 9}, {"power law", 9}, {"one expert", 9}}));
   EXPECT_EQ(max_over_mean["even"], 1);
   EXPECT_EQ(max_over_mean["uneven"], 2);
   EXPECT_EQ(max_over_mean["one expert"], 8);
@@ -77,7 +84,16 @@ TEST_F(GemmBenchTest, MeasuresTheRowsThatAreAskedFor) {
   config_.moe.ffn = 4;
   std::map<int64_t, int> rows;
   for (const GemmRow& row : measure()) ++rows[row.rows_per_expert];
-  EXPECT_EQ(rows, (std::map<int64_t, int>{{57, 24}, {3, 24}}));
+  EXPECT_EQ(rows, (std::map<int64_t, int>{{57, 36}, {3, 36}}));
+}
+
+// 24 rows: 6 choices of 4 tokens; 5 and 9 do not divide them, so 1 of 24 and 3 of 8.
+TEST_F(GemmBenchTest, GathersTheRowsOfAnyNumberOfChoices) {
+  options_.rows_per_expert = {3};
+  for (const int64_t top_k : {6, 5, 9}) {
+    config_.moe.top_k = top_k;
+    EXPECT_EQ(measure().size(), 36u);
+  }
 }
 
 TEST_F(GemmBenchTest, MeasuresTheEdgesOfTiles) {
@@ -86,7 +102,7 @@ TEST_F(GemmBenchTest, MeasuresTheEdgesOfTiles) {
   config_.model.precision = "fp64";
   int edges = 0;
   for (const GemmRow& row : measure()) edges += row.distribution == "edge";
-  EXPECT_EQ(edges, 6);
+  EXPECT_EQ(edges, 9);
 }
 
 TEST_F(GemmBenchTest, RefusesWhatItCannotMeasure) {

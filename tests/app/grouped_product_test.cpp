@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "tests/support/devices.h"
 
 namespace ferry::testing {
@@ -39,6 +41,31 @@ TEST_P(GroupedProductTest, IsABatchOfDenseProductsIfGroupsAreEqual) {
   }
 }
 
+// Rows in place give the bits of their copies.
+TEST_P(GroupedProductTest, ReadsTokensInPlace) {
+  const std::vector<int32_t> slots{5, 0, 3, 1, 4, 2};  // of 3 tokens with two choices each
+  const Tensor tokens = random({3, 16}, 4);
+  for (const auto pass : {GroupedPass::Forward, GroupedPass::Wgrad}) {
+    GroupedProduct copies = product(pass, {2, 0, 4}), gathered = product(pass, {2, 0, 4});
+    gathered.x = tokens;
+    gathered.slot_of_row = ints(slots, {6});
+    copies.x = gathered.rows().contiguous(stream(), "test");
+    for (GroupedProduct* made : {&copies, &gathered}) {
+      if (pass == GroupedPass::Forward) {
+        made->h = output({6, 12});
+        made->prob = random_tensor(stream(), {6}, accumulate(), 5);
+      }
+      made->enqueue(stream(), made->offsets(stream()));
+    }
+    EXPECT_EQ(gathered.flops(), copies.flops());
+    EXPECT_EQ(read_back_as_double(stream(), gathered.output()),
+              read_back_as_double(stream(), copies.output()));
+    if (pass == GroupedPass::Forward) {
+      EXPECT_EQ(read_back_as_double(stream(), gathered.h), read_back_as_double(stream(), copies.h));
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, GroupedProductTest, device_cases(), case_name);
 
 class GroupedProductChecks : public CpuTest {
@@ -68,15 +95,27 @@ TEST_F(GroupedProductChecks, OffsetsAreSumsOfCounts) {
   EXPECT_THAT(read_back<int32_t>(stream(), made.offsets(stream())), ElementsAre(0, 3, 3, 7));
 }
 
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_F(GroupedProductChecks, NotEveryProductReadsTokensInPlace) {
+  for (const auto pass : {GroupedPass::Forward, GroupedPass::Dgrad}) {
+    GroupedProduct made = product(pass, 7, {7});
+    made.slot_of_row = zeros(stream(), {7}, DType::I32);
+    EXPECT_THAT(error_of([&] { made.enqueue(stream(), made.offsets(stream())); }),
+                HasSubstr("fc1: rows in place are read by wgrad and forward with SwiGLU"));
+    EXPECT_THAT(error_of([&] { made.enqueue_batched(stream()); }),
+                HasSubstr("fc1: a dense product of rows in place"));
+  }
+}
+
 TEST_F(GroupedProductChecks, RowsMustFit) {
-  const auto error_of = [](const auto& body) {
-    try {
-      body();
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
-  };
   EXPECT_THAT(error_of([&] {
                 product(GroupedPass::Forward, 8, {3, 4}).offsets(stream());
               }),

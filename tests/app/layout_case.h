@@ -99,6 +99,7 @@ class CaseMaker {
     draw_training();
     draw_optimizer();
     draw_memory();
+    if (experts_ > 0 && draw_.chance(60)) layout("moe.gather=true");
     return made_;
   }
 

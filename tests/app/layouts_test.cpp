@@ -91,6 +91,14 @@ const std::vector<Kind>& kinds() {
       {"expert and expert_tensor",
        [](const C& c, const M&) { return c.parallel.expert > 1 && c.parallel.expert_tensor > 1; },
        1},
+      {"tokens in place",
+       [](const C& c, const M& m) {
+         return c.moe.gather && c.parallel.expert * c.parallel.expert_tensor == 1 && m.world() > 1;
+       }},
+      {"tokens in place, but for expert or expert_tensor",
+       [](const C& c, const M&) {
+         return c.moe.gather && c.parallel.expert * c.parallel.expert_tensor > 1;
+       }},
       {"pipeline", [](const C& c, const M&) { return c.parallel.pipeline > 1; }},
       {"pipeline, tied",
        [](const C& c, const M&) { return c.parallel.pipeline > 1 && c.model.tie_embeddings; }},

@@ -126,6 +126,42 @@ TEST(PlanCommand, ADenseModelHasNoExperts) {
   EXPECT_THAT(text, ::testing::Not(HasSubstr("expert_fc1")));
 }
 
+// Where experts are on several ranks, nothing but the text changes.
+TEST(PlanCommand, SaysWhetherTokensAreReadInPlace) {
+  const auto text = [](const std::string& gather, const std::string& layout) {
+    return output_of({"plan", source("configs/quickstart.toml"), "--ranks", "2", gather, layout});
+  };
+  const std::string on = "moe.gather=true", off = "moe.gather=false";
+  EXPECT_THAT(text(on, "parallel.tensor=2"), HasSubstr(" per rank, tokens read in place\n"));
+  EXPECT_THAT(text(off, "parallel.tensor=2"), ::testing::Not(HasSubstr(", tokens ")));
+  const std::string copied = ", tokens copied (moe.gather needs all experts on one rank)";
+  for (const std::string layout : {"parallel.expert=2", "parallel.expert_tensor=2"}) {
+    std::string gathering = text(on, layout);
+    const size_t at = gathering.find(copied);
+    ASSERT_NE(at, std::string::npos) << gathering;
+    EXPECT_EQ(gathering.erase(at, copied.size()), text(off, layout));
+  }
+}
+
+// moe_permute makes nothing again where no copies are, and is legal; what it excludes, it excludes.
+TEST(PlanCommand, TokensInPlaceWithMoePermute) {
+  const std::vector<std::string> plain{"plan", source("configs/quickstart.toml"),
+                                       "moe.gather=true"};
+  std::vector<std::string> permute = plain;
+  permute.insert(permute.end(),
+                 {"recompute.granularity=selective", "recompute.modules=[moe_permute]"});
+  EXPECT_EQ(output_of(permute), output_of(plain));
+  permute.insert(permute.end(),
+                 {"activation_offload.enabled=true", "activation_offload.modules=[expert_fc1]"});
+  try {
+    output_of(permute);
+    FAIL() << "offload of rows that would be made again on other layouts";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::Usage);
+    EXPECT_THAT(error.what(), HasSubstr("remove expert_fc1, or moe_permute"));
+  }
+}
+
 TEST(PlanCommand, PredictsWhatOffloadMoves) {
   const std::vector<std::string> arguments{"plan", source("configs/bench/olmoe_8l.toml"),
                                            "activation_offload.enabled=true",

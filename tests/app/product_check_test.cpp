@@ -33,6 +33,20 @@ class ProductCheckTest : public DeviceTest {
             std::move(counts)};
   }
 
+  // Forward with SwiGLU, or wgrad, of 16 tokens with 4 choices each.
+  GroupedProduct gathering(GroupedPass pass) {
+    GroupedProduct made = product(pass);
+    const int64_t rows = made.y.dim(0);
+    made.x = normal({rows / 4, 16}, dtype(), 4);
+    std::vector<int32_t> slots(static_cast<size_t>(rows));
+    for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int32_t>(i * 5 % slots.size());
+    made.slot_of_row = ints(slots, {rows});
+    if (pass == GroupedPass::Wgrad) return made;
+    made.h = normal({rows, 12}, dtype(), 5);
+    made.prob = normal({rows}, accumulate(), 6);
+    return made;
+  }
+
   // What the check says after the product, and after `damage` done to its output.
   std::string verdict(
       const GroupedProduct& product, const std::function<void()>& damage = [] {},
@@ -81,6 +95,35 @@ TEST_P(ProductCheckTest, FindsWhatWasNotWritten) {
     for (const double value : read_back_as_double(stream(), made.output()))
       ASSERT_TRUE(std::isnan(value));
   }
+}
+
+TEST_P(ProductCheckTest, KnowsWhichTokensRowsAre) {
+  for (const auto pass : {GroupedPass::Forward, GroupedPass::Wgrad}) {
+    const GroupedProduct made = gathering(pass);
+    EXPECT_EQ(verdict(made), "right");
+    const ProductCheck check(stream(), made, kKey);
+    GroupedProduct other = made;
+    std::vector<int32_t> slots = read_back<int32_t>(stream(), made.slot_of_row);
+    std::swap(slots[3], slots[4]);  // of one group
+    other.slot_of_row = ints(slots, {std::ssize(slots)});
+    other.enqueue(stream(), other.offsets(stream()));
+    EXPECT_THAT(verdict(check), HasSubstr("wrong product"));
+  }
+}
+
+TEST_P(ProductCheckTest, FindsAWrongActivation) {
+  const GroupedProduct made = gathering(GroupedPass::Forward);
+  EXPECT_THAT(verdict(
+                  made, [&] { scale(stream(), made.h.rows(40, 41), 1.05); }, 0),
+              AllOf(HasSubstr("fc1 test: wrong activation\n  row 40 (of group 2), column "),
+                    HasSubstr("seed: 77")));
+  GroupedProduct without = made;
+  without.h = without.prob = {};
+  without.x = without.rows().contiguous(stream(), "test");
+  without.slot_of_row = {};
+  const ProductCheck check(stream(), made, kKey);
+  without.enqueue(stream(), without.offsets(stream()));
+  EXPECT_THAT(verdict(check), HasSubstr("wrong activation")) << "it was not written";
 }
 
 // Not by luck: those rows have an element of their own among those that are checked.

@@ -54,6 +54,20 @@ TEST(SavedStash, RowsOfExpertsLeaveAndVectorsStay) {
   EXPECT_EQ(first.rows, 4) << "half of them are padding";
 }
 
+// They have no number of rows in use, and belong to the norm as well.
+TEST(SavedStash, TokensInPlaceStay) {
+  PassRecords costs = two_layers();
+  costs.records.back().gathered = true;
+  SavedLedger ledger;
+  SavedTape tape(costs.tensors, ledger);
+  int64_t packing = 0;
+  SavedStash stash(costs, false, 1.0, tape, ledger, packing, [] {});
+  std::array<SavedMover*, 1> movers{&stash};
+  save_pass(costs, tape, movers);
+  EXPECT_EQ(ledger.now(), (Bytes{{"core_attn", 300}, {"expert_fc1", 200}, {"moe_act", 8}}));
+  EXPECT_EQ(stash.stashed().size(), 1u);
+}
+
 TEST(SavedStash, TheLastLayerStaysIfItsBackwardIsNext) {
   OnePass pass(true);
   EXPECT_EQ(pass.ledger.now(), (Bytes{{"core_attn", 300}, {"expert_fc1", 200}, {"moe_act", 8}}));

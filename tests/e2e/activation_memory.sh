@@ -151,6 +151,7 @@ try limited policy limited moves frees "${offload[@]}" activation_offload.max_in
 try rebuilt policy rebuilt "${selective[@]}"
 try rebuilt_rows policy gathered_again recompute.granularity=selective \
   "recompute.modules=[layernorm,moe_act,moe_permute]"
+try rows_in_place policy in_place moe.gather=true "${selective[@]}"
 try all_modules_rebuilt policy all_rebuilt moves "${offload[@]}" "${selective[@]}"
 try whole_layers policy full recompute.granularity=full recompute.method=uniform \
   recompute.num_layers=2

@@ -134,6 +134,7 @@ gemm() { # checked by the program itself; the ratio is to a ceiling in the same 
 import json, sys
 rows = [json.loads(line) for line in open(sys.argv[1])]
 names = {f"{layer} {way}" for layer in ("fc1", "fc2") for way in ("forward", "dgrad", "wgrad")}
+names |= {"fc1 swiglu", "fc1 swiglu gathered", "fc1 wgrad gathered"}
 kinds = {"even": 1, "uneven": 2, "power law": None, "one expert": 8}
 assert len(rows) == 2 * len(names) * len(kinds), len(rows)
 assert {(row["name"], row["distribution"], row["rows_per_expert"]) for row in rows} == {
@@ -147,14 +148,17 @@ for row in rows:
     r, n, k = map(int, product.split(" x "))
     assert int(experts) == 8 and r == 8 * row["rows_per_expert"], row
     assert abs(row["tflops"] / (2 * r * n * k / row["median_us"] / 1e6) - 1) < 1e-9, row
+    assert ("of_contiguous" in row) == row["name"].endswith(" gathered"), row
+    assert row.get("of_contiguous", 1) > 0, row
     assert abs(row["of_ceiling"] / (row["tflops"] / row["ceiling_tflops"]) - 1) < 1e-9, row
 assert len({row["seed"] for row in rows}) == 1, rows
 PYTHON
   "$FERRY" bench gemm configs/quickstart.toml "${size[@]}" --rows-per-expert 57 --edge --seed 7 \
     >"$temp/out"
   says "burst, seed 7"
-  same "$(wc -l <"$temp/out")" 32
-  same "$(grep -c edge "$temp/out")" 6
+  same "$(wc -l <"$temp/out")" 47
+  same "$(grep -c edge "$temp/out")" 9
+  same "$(grep -c '%.*%$' "$temp/out")" 10
 }
 
 gemm_refused() {

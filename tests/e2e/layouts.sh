@@ -98,6 +98,7 @@ try distributed_optimizer same_numbers distributed optimizer.distributed=true \
   optimizer.overlap_param_gather=true
 try optimizer_not_distributed same_numbers not_distributed optimizer.distributed=false
 try all_gather_dispatcher same_numbers all_gather parallel.expert=4 moe.dispatcher=allgather
+try rows_in_place same_numbers in_place moe.gather=true parallel.tensor=2 parallel.pipeline=2
 try uneven_layout same_numbers uneven parallel.pipeline=4 "parallel.layout='E|tt||ttL'"
 try all_axes same_numbers all parallel.tensor=2 parallel.sequence=true parallel.expert=2 \
   parallel.pipeline=2

@@ -22,6 +22,9 @@ TEST(Dispatcher, KindMattersOnSeveralRanksOnly) {
        {ExpertParallel{.ep_size = 2}, ExpertParallel{.etp_size = 2}}) {
     EXPECT_TRUE(is<AllToAllDispatcher>(make_dispatcher("alltoall", 8, experts)));
     EXPECT_TRUE(is<AllGatherDispatcher>(make_dispatcher("allgather", 8, experts)));
+    // Whoever shares experts copies tokens, whether they are to be read in place or not.
+    EXPECT_TRUE(is<AllToAllDispatcher>(make_dispatcher("alltoall", 8, experts, true)));
+    EXPECT_TRUE(is<AllGatherDispatcher>(make_dispatcher("allgather", 8, experts, true)));
     EXPECT_THAT(
         [&] { make_dispatcher("pigeon", 8, experts); },
         ::testing::ThrowsMessage<Error>(::testing::HasSubstr("no dispatcher is called pigeon")));

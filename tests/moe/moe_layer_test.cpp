@@ -52,11 +52,12 @@ ModuleRun make_run(Stream& stream) {
 
 class MoeLayerTest : public CpuTest {
  protected:
-  Outcome run(const LayerCase& c, TapePolicy* policy = nullptr, bool training = true) {
-    const auto layer = make_layer(DType::F32, c);
+  Outcome run(const LayerCase& c, TapePolicy* policy = nullptr, bool training = true,
+              DType dtype = DType::F32) {
+    const auto layer = make_layer(dtype, c);
     allocate_parameters(stream(), *layer, 1);
-    const Tensor x = random_tensor(stream(), {kTokens, kHidden}, DType::F32, 2);
-    const Tensor dy = random_tensor(stream(), {kTokens, kHidden}, DType::F32, 3);
+    const Tensor x = random_tensor(stream(), {kTokens, kHidden}, dtype, 2);
+    const Tensor dy = random_tensor(stream(), {kTokens, kHidden}, dtype, 3);
     ModuleRun r = make_run(stream());
     r.training = training;
     return run_micro_batch(stream(), *layer, x, dy, r, policy);
@@ -171,16 +172,21 @@ TEST_F(MoeLayerTest, DiscardedActivationChangesNothingAndSavesItsMemory) {
 }
 
 TEST_F(MoeLayerTest, GatheredRowsChangeNothingAndAreNotSaved) {
-  for (const LayerCase& c :
-       std::initializer_list<LayerCase>{{}, {.top_k = 1}, {.top_k = 4, .shared_ffn = 7}}) {
-    SCOPED_TRACE(concat(c));
-    LayerCase gathered = c;
-    gathered.gather = true;
-    const Outcome expected = run(c), outcome = run(gathered);
-    expect_same(outcome, expected);
-    EXPECT_EQ(expected.saved_bytes - outcome.saved_bytes, kTokens * c.top_k * kHidden * 4);
-    DiscardPolicy policy({Label::MoeAct, Label::MoePermute});
-    expect_same(run(gathered, &policy), expected);
+  device().set_poison_memory(true);
+  for (const DType dtype : {DType::F64, DType::F32, DType::BF16}) {
+    for (const LayerCase& c : std::initializer_list<LayerCase>{
+             {}, {.top_k = 1}, {.top_k = 4, .shared_ffn = 7}, {.force_routing = "all_to:[1,4]"}}) {
+      SCOPED_TRACE(concat(c, ", ", name_of(dtype)));
+      LayerCase gathered = c;
+      gathered.gather = true;
+      const Outcome expected = run(c, nullptr, true, dtype);
+      const Outcome outcome = run(gathered, nullptr, true, dtype);
+      expect_same(outcome, expected);
+      EXPECT_EQ(expected.saved_bytes - outcome.saved_bytes,
+                kTokens * c.top_k * kHidden * static_cast<int64_t>(size_of(dtype)));
+      DiscardPolicy policy({Label::MoeAct, Label::MoePermute});
+      expect_same(run(gathered, &policy, true, dtype), expected);
+    }
   }
 }
 

@@ -112,6 +112,84 @@ TEST(SavedRecords, ACapacityPadsRowsThatComeFromOtherRanks) {
   EXPECT_EQ(rows(65, {.expert = 2}), 384) << "a multiple of the kernel's tile";
 }
 
+// Experts on one rank save the output of the norm, which the router saved before them, and the
+// order of their rows. Everybody else copies, and keeps the copies as without the key.
+TEST(SavedRecords, ExpertsOnOneRankReadTokensInPlace) {
+  GptConfig config = tiny();
+  const auto copying = bytes(config, kMoe);
+  config.moe.gather = true;
+  auto want = copying;
+  want["shared_experts"] -= 12 * 2 * 8;  // its input is the experts' now
+  want["expert_fc1"] = 12 * (2 * 8 + 2 * 4);
+  EXPECT_EQ(bytes(config, kMoe), want);
+  for (const ModuleShares& shares :
+       {ModuleShares{.expert = 2}, ModuleShares{.tensor = 2, .expert_tensor = 2}}) {
+    GptConfig off = config;
+    off.moe.gather = false;
+    EXPECT_FALSE(gathers_rows(config.moe, shares));
+    EXPECT_EQ(bytes(config, kMoe, shares), bytes(off, kMoe, shares));
+  }
+  EXPECT_TRUE(gathers_rows(config.moe, {.tensor = 2})) << "each rank has all experts";
+  config.moe.gather = false;
+  EXPECT_FALSE(gathers_rows(config.moe, {}));
+}
+
+TEST(SavedRecords, RowsInPlaceLeaveNothingForMoePermuteToMakeAgain) {
+  GptConfig config = tiny();
+  config.moe.gather = true;
+  const SavedPolicies permute{{Label::MoePermute}, {}};
+  EXPECT_EQ(bytes(config, kMoe, {}, permute), bytes(config, kMoe));
+  EXPECT_NE(bytes(config, kMoe, {.expert = 2}, permute), bytes(config, kMoe, {.expert = 2}));
+}
+
+// OLMoE-1B-7B (arXiv 2409.02060): the table of docs/activation_memory.md.
+TEST(SavedRecords, BytesOfAnOlmoeLayer) {
+  GptConfig config;
+  config.model.layers = 1;
+  config.model.hidden = 2048;
+  config.model.heads = config.model.kv_heads = 16;
+  config.model.head_dim = 128;
+  config.model.seq = 4096;
+  config.model.qk_norm = "full";
+  config.model.precision = "bf16";
+  config.moe.experts = 64;
+  config.moe.top_k = 8;
+  config.moe.ffn = 1024;
+  using Table = std::map<std::string_view, int64_t>;
+  const auto table = [&](bool gather, const std::set<Label>& discarded) {
+    config.moe.gather = gather;
+    Table bytes;
+    for (const auto& [label, cost] :
+         kept_costs(pass_records(config, {false, 0, 1, false}, 1, {}, {discarded, {}}))) {
+      bytes[name_of(label)] = cost.bytes_per_token;
+      bytes["total"] += cost.bytes_per_token;
+    }
+    return bytes;
+  };
+  Table want{{"attn_norm", 4100},    {"qkv_linear", 4096},   {"qk_norm", 12'296},
+             {"core_attn", 12'352},  {"attn_proj", 4096},    {"mlp_norm", 4100},
+             {"router", 4420},       {"expert_fc1", 32'768}, {"moe_act", 32'800},
+             {"expert_fc2", 16'384}, {"total", 127'412}};
+  EXPECT_EQ(table(false, {}), want);
+  want["router"] = 324;  // the output of the norm is the experts' now
+  want["expert_fc1"] = 4096 + 32;
+  want["total"] = 94'676;
+  EXPECT_EQ(table(true, {}), want);
+  want.erase("qkv_linear");
+  want.erase("expert_fc2");
+  want["core_attn"] = 64;
+  want["expert_fc1"] = 32;
+  want["total"] = 57'812;
+  EXPECT_EQ(table(true, {Label::Layernorm, Label::MoeAct}), want);
+  EXPECT_EQ(table(true, {Label::Layernorm, Label::MoeAct, Label::MoePermute}), want);
+  want["expert_fc1"] = 32'768;
+  want["total"] = 90'548;
+  EXPECT_EQ(table(false, {Label::Layernorm, Label::MoeAct}), want);
+  want.erase("expert_fc1");
+  want["total"] = 57'780;
+  EXPECT_EQ(table(false, {Label::Layernorm, Label::MoeAct, Label::MoePermute}), want);
+}
+
 TEST(SavedRecords, DiscardedTensorsAreRebuiltFromTheRecordBefore) {
   GptConfig config = tiny();
   config.model.qk_norm = "head";
