@@ -1,6 +1,8 @@
 #include "core/graph_cuda.h"
 
+#include <cstdio>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/check.h"
@@ -9,11 +11,12 @@
 
 namespace ferry {
 
-CudaGraph::CudaGraph(CudaStream& stream, const std::function<void()>& body) : stream_(stream) {
+CudaGraph::CudaGraph(CudaStream& stream, const std::function<void()>& body, Unreleased unreleased)
+    : stream_(stream) {
   try {
     record(body);
-    check_nodes();
-    instantiate();
+    check_nodes(unreleased);
+    instantiate(unreleased);
   } catch (...) {
     destroy();
     throw;
@@ -28,6 +31,23 @@ void CudaGraph::destroy() noexcept {
   if (graph_ != nullptr) CUDA_CHECK_NOTHROW(cudaGraphDestroy(graph_));
   executable_ = nullptr;
   graph_ = nullptr;
+  return_host_memory();
+}
+
+// The last launch may still use it.
+void CudaGraph::return_host_memory() noexcept {
+  if (host_memory_.empty()) return;
+  try {
+    CudaDevice& device = stream_.cuda_device();
+    const Event now = stream_.record();
+    for (PinnedPool::Block& block : host_memory_) {
+      block.pending = {std::dynamic_pointer_cast<CudaEvent>(now.state())};
+      device.pinned_pool().give_back(std::move(block));
+    }
+  } catch (const Error& error) {
+    std::fprintf(stderr, "ferry: %s\n", error.what());
+  }
+  host_memory_.clear();
 }
 
 void CudaGraph::record(const std::function<void()>& body) {
@@ -35,14 +55,17 @@ void CudaGraph::record(const std::function<void()>& body) {
   const cudaStream_t handle = stream_.handle()->get();
   // Relaxed: other threads (savers, loaders, NCCL's) go on calling the driver meanwhile.
   CUDA_CHECK(cudaStreamBeginCapture(handle, cudaStreamCaptureModeRelaxed));
+  PinnedPool& pinned = stream_.cuda_device().pinned_pool();
   try {
     body();
   } catch (...) {
     // Else the stream would stay unusable, and hide the error. A capture that failed has no graph.
     static_cast<void>(cudaStreamEndCapture(handle, &graph_));
     static_cast<void>(cudaGetLastError());
+    host_memory_ = pinned.take_captured();
     throw;
   }
+  host_memory_ = pinned.take_captured();
   stream_.cuda_device().make_current();
   CUDA_CHECK(cudaStreamEndCapture(handle, &graph_));
   CHECK(graph_ != nullptr, "the capture of stream '", stream_.name(), "' made no graph");
@@ -50,7 +73,7 @@ void CudaGraph::record(const std::function<void()>& body) {
 
 // What the body allocates is memory of the graph, so it must be released there, too: a tensor that
 // outlives the body would have no memory between launches.
-void CudaGraph::check_nodes() {
+void CudaGraph::check_nodes(Unreleased unreleased) {
   size_t count = 0;
   CUDA_CHECK(cudaGraphGetNodes(graph_, nullptr, &count));
   std::vector<cudaGraphNode_t> nodes(count);
@@ -63,14 +86,17 @@ void CudaGraph::check_nodes() {
     releases += type == cudaGraphNodeTypeMemFree;
   }
   num_nodes_ = static_cast<int64_t>(count);
-  CHECK(allocations == releases, "a graph of stream '", stream_.name(), "' allocates ", allocations,
-        " tensors and releases ", releases);
+  CHECK(unreleased == Unreleased::Kept || allocations == releases, "a graph of stream '",
+        stream_.name(), "' allocates ", allocations, " tensors and releases ", releases);
 }
 
-void CudaGraph::instantiate() {
+void CudaGraph::instantiate(Unreleased unreleased) {
   // The graph has memory of its own: what the pool keeps of the same work would be held twice.
   stream_.cuda_device().release_unused_memory();
-  CUDA_CHECK(cudaGraphInstantiate(&executable_, graph_, 0));
+  // What the last launch left allocated, the next one allocates again at the same place.
+  const unsigned flags =
+      unreleased == Unreleased::Kept ? unsigned{cudaGraphInstantiateFlagAutoFreeOnLaunch} : 0;
+  CUDA_CHECK(cudaGraphInstantiate(&executable_, graph_, flags));
 }
 
 void CudaGraph::launch(Stream& stream) {
@@ -97,8 +123,9 @@ void CudaGraph::launch(Stream& stream) {
   CUDA_CHECK(error);
 }
 
-std::unique_ptr<Graph> capture_cuda(Stream& stream, const std::function<void()>& body) {
-  return std::make_unique<CudaGraph>(as_cuda(stream), body);
+std::unique_ptr<Graph> capture_cuda(Stream& stream, const std::function<void()>& body,
+                                    Unreleased unreleased) {
+  return std::make_unique<CudaGraph>(as_cuda(stream), body, unreleased);
 }
 
 }  // namespace ferry

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <iterator>
+#include <utility>
 
 #include "core/check.h"
 #include "core/check_cuda.h"
@@ -191,9 +192,20 @@ PinnedPool::Block PinnedPool::take(int64_t bytes) {
   return block;
 }
 
+bool PinnedPool::Block::is_captured() const {
+  return std::any_of(pending.begin(), pending.end(),
+                     [](const auto& event) { return event->is_captured(); });
+}
+
 void PinnedPool::give_back(Block block) {
   std::lock_guard lock(mutex_);
-  idle_[block.bytes].push_back(std::move(block));
+  std::vector<Block>& blocks = block.is_captured() ? captured_ : idle_[block.bytes];
+  blocks.push_back(std::move(block));
+}
+
+std::vector<PinnedPool::Block> PinnedPool::take_captured() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(captured_, {});
 }
 
 std::shared_ptr<Storage> allocate_pinned(CudaDevice& device, std::string_view name, int64_t bytes) {

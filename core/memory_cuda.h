@@ -59,10 +59,15 @@ class PinnedPool {
     int64_t bytes = 0;  // of its size class
     std::vector<std::shared_ptr<CudaEvent>> pending;
     bool ready() const;
+    /// Its last use is work that becomes a graph.
+    bool is_captured() const;
   };
   /// A block of at least `bytes`; data is null if the host has not enough memory.
   Block take(int64_t bytes);
   void give_back(Block block);
+  /// The blocks given back since the last call that a capture used: each launch of its graph will
+  /// use them again, so they are the graph's until it gives them back.
+  std::vector<Block> take_captured();
 
   /// Requests are rounded up by at most an eighth, and to 4 KiB at least.
   static int64_t size_class(int64_t bytes);
@@ -73,6 +78,7 @@ class PinnedPool {
   int ordinal_;
   std::mutex mutex_;
   std::map<int64_t, std::vector<Block>> idle_;
+  std::vector<Block> captured_;
 };
 
 std::shared_ptr<Storage> allocate_pinned(CudaDevice& device, std::string_view name, int64_t bytes);

@@ -19,7 +19,9 @@ std::unique_ptr<Device> make_cuda_device(int) { fail_without_cuda(); }
 
 std::string cuda_bus_id(int) { fail_without_cuda(); }
 
-std::unique_ptr<Graph> capture_cuda(Stream&, const std::function<void()>&) { fail_without_cuda(); }
+std::unique_ptr<Graph> capture_cuda(Stream&, const std::function<void()>&, Unreleased) {
+  fail_without_cuda();
+}
 
 int num_cuda_devices() { return 0; }
 

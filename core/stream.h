@@ -81,6 +81,9 @@ class Stream {
   virtual void copy(const Tensor& to, const Tensor& from) = 0;
   /// Keeps the tensor's memory from being reused before the work enqueued here so far is done.
   virtual void hold(const Tensor& tensor) = 0;
+  /// True while what is enqueued here becomes a Graph (core/graph.h): then no work is done, so
+  /// nothing may wait for it or ask how far it is.
+  virtual bool is_captured() const = 0;
 
  private:
   Device& device_;

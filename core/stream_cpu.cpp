@@ -1,5 +1,6 @@
 #include "core/stream_cpu.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 
@@ -52,31 +53,35 @@ CpuStream::~CpuStream() {
   thread_.join();
 }
 
-void CpuStream::enqueue(std::function<void()> task) { push({std::move(task), false}); }
+void CpuStream::enqueue(Task task) {
+  if (recording_ == nullptr) return push({std::move(task), false});
+  recording_->add(*this, std::move(task));
+  ++recorded_[this];
+}
 
-void CpuStream::push(Task task) {
+void CpuStream::push(Queued queued) {
   CHECK(std::this_thread::get_id() != thread_.get_id(), "a task of stream '", name(),
         "' enqueues on its own stream");
   std::unique_lock lock(mutex_);
   wait_for(changed_, lock, name(), [this] { return queue_.size() < kMaxQueued; });
-  queue_.push_back(std::move(task));
+  queue_.push_back(std::move(queued));
   changed_.notify_all();
 }
 
 void CpuStream::run() {
   while (true) {
-    Task task;
+    Queued next;
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [this] { return closing_ || !queue_.empty(); });
       if (queue_.empty()) return;
-      task = std::move(queue_.front());
+      next = std::move(queue_.front());
       queue_.pop_front();
       changed_.notify_all();
     }
-    if (error_ && !task.runs_after_failure) continue;
+    if (error_ && !next.runs_after_failure) continue;
     try {
-      task.body();
+      next.task();
     } catch (...) {
       error_ = std::current_exception();
     }
@@ -84,12 +89,14 @@ void CpuStream::run() {
 }
 
 Event CpuStream::record() {
+  if (is_captured()) return Event(std::make_shared<RecordedEvent>(recording_, recorded_));
   auto state = std::make_shared<HostEvent>(name());
   push({[this, state] { state->set(error_); }, true});
   return Event(state);
 }
 
 std::shared_ptr<const TimeStamp> CpuStream::stamp() {
+  CHECK(!is_captured(), "a time of stream '", name(), "', whose work is recorded and not done");
   auto stamp = std::make_shared<HostTimeStamp>();
   push({[stamp] { stamp->at = std::chrono::steady_clock::now(); }, true});
   stamp->reached = record();
@@ -97,7 +104,51 @@ std::shared_ptr<const TimeStamp> CpuStream::stamp() {
 }
 
 void CpuStream::wait(const Event& event) {
-  if (event.state()) enqueue([event] { event.wait_host(); });
+  if (!event.state()) return;
+  if (is_captured() || dynamic_cast<const RecordedEvent*>(event.state().get()) != nullptr)
+    return wait_captured(event);
+  enqueue([event] { event.wait_host(); });
+}
+
+// The order of the calls is kept anyway; this is what CUDA would make of them.
+void CpuStream::wait_captured(const Event& event) {
+  const auto* recorded = dynamic_cast<const RecordedEvent*>(event.state().get());
+  CHECK(recorded != nullptr, "stream '", name(), "', whose work is recorded, waits for other work");
+  CHECK(!recorded->recording->has_ended(), "stream '", name(), "' waits for work of a graph");
+  CHECK(recording_ == nullptr || recording_ == recorded->recording, "stream '", name(),
+        "' waits for work of another graph");
+  if (recording_ == nullptr) {
+    recording_ = recorded->recording;
+    recording_->joined_by(*this);
+  }
+  for (const auto& [stream, num_tasks] : recorded->after)
+    recorded_[stream] = std::max(recorded_[stream], num_tasks);
+}
+
+std::vector<Task> CpuStream::capture(const std::function<void()>& body) {
+  CHECK(!is_captured(), "stream '", name(), "' is captured twice");
+  const auto recording = std::make_shared<Recording>(name());
+  recording_ = recording;
+  recording->joined_by(*this);
+  const auto leave = [&] {
+    recording->end();
+    for (CpuStream* stream : recording->streams()) {
+      stream->recording_.reset();
+      stream->recorded_.clear();
+    }
+  };
+  try {
+    body();
+    for (const auto& [stream, num_tasks] : recording->num_tasks())
+      CHECK(recorded_[stream] == num_tasks, "stream '", name(), "' does not wait for ",
+            num_tasks - recorded_[stream], " tasks that its graph has of stream '", stream->name(),
+            "'");
+  } catch (...) {
+    leave();
+    throw;
+  }
+  leave();
+  return std::move(recording->tasks());
 }
 
 void CpuStream::zero(const Tensor& tensor) {
@@ -148,10 +199,12 @@ void HostEvent::on_ready(std::function<void()> callback) {
   callback();
 }
 
-void enqueue_cpu(Stream& stream, std::function<void()> task) {
+CpuStream& as_cpu(Stream& stream) {
   auto* cpu = dynamic_cast<CpuStream*>(&stream);
   CHECK(cpu != nullptr, "stream '", stream.name(), "' is not a CPU stream");
-  cpu->enqueue(std::move(task));
+  return *cpu;
 }
+
+void enqueue_cpu(Stream& stream, Task task) { as_cpu(stream).enqueue(std::move(task)); }
 
 }  // namespace ferry

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/recording.h"
 #include "core/stream.h"
 
 namespace ferry {
@@ -27,7 +28,7 @@ class CpuStream final : public Stream {
 
   /// Appends a task; blocks while the queue is full, at most wait_limit_seconds(). Never call it
   /// from a task of this stream.
-  void enqueue(std::function<void()> task);
+  void enqueue(Task task);
 
   Event record() override;
   std::shared_ptr<const TimeStamp> stamp() override;
@@ -36,20 +37,29 @@ class CpuStream final : public Stream {
   void zero(const Tensor& tensor) override;
   void copy(const Tensor& to, const Tensor& from) override;
   void hold(const Tensor&) override {}
+  bool is_captured() const override { return recording_ != nullptr; }
+
+  /// What `body` enqueues here, and on streams that wait for its events, instead of running it; see
+  /// capture() in core/graph.h for what it may do.
+  std::vector<Task> capture(const std::function<void()>& body);
 
  private:
-  struct Task {
-    std::function<void()> body;
+  struct Queued {
+    Task task;
     bool runs_after_failure;  // events are set even when the work before them failed
   };
-  void push(Task task);
+  void push(Queued queued);
   void run();
+  void wait_captured(const Event& event);
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Task> queue_;
+  std::deque<Queued> queue_;
   bool closing_ = false;
   std::exception_ptr error_;  // touched by the stream's thread only
+  // While captured, by the thread that enqueues.
+  std::shared_ptr<Recording> recording_;
+  RecordedTasks recorded_;  // that the next task is after
   std::thread thread_;
 };
 
@@ -74,7 +84,8 @@ class HostEvent final : public EventState {
   std::string stream_;
 };
 
+CpuStream& as_cpu(Stream& stream);
 /// Enqueues on a stream that must be a CPU stream.
-void enqueue_cpu(Stream& stream, std::function<void()> task);
+void enqueue_cpu(Stream& stream, Task task);
 
 }  // namespace ferry

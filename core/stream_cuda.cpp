@@ -109,6 +109,12 @@ class CudaTimeStamp final : public TimeStamp {
   cudaEvent_t event_ = nullptr;
 };
 
+bool captures(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
 void used_until(const Tensor& tensor, CudaStream& stream, const std::shared_ptr<CudaEvent>& event) {
   if (auto* storage = dynamic_cast<CudaStorage*>(tensor.storage().get()))
     storage->used_until(stream, event);
@@ -159,7 +165,10 @@ void CudaEventPool::give_back(cudaEvent_t event) noexcept {
 
 CudaEvent::CudaEvent(std::shared_ptr<CudaEventPool> pool, cudaStream_t stream,
                      std::shared_ptr<HostFailure> failure)
-    : pool_(std::move(pool)), failure_(std::move(failure)), event_(pool_->take()) {
+    : pool_(std::move(pool)),
+      failure_(std::move(failure)),
+      event_(pool_->take()),
+      is_captured_(captures(stream)) {
   const cudaError_t error = cudaEventRecord(event_, stream);
   if (error == cudaSuccess) return;
   pool_->give_back(event_);
@@ -169,6 +178,8 @@ CudaEvent::CudaEvent(std::shared_ptr<CudaEventPool> pool, cudaStream_t stream,
 CudaEvent::~CudaEvent() { pool_->give_back(event_); }
 
 bool CudaEvent::ready() const {
+  CHECK(!is_captured_, "an event of a graph of stream '", failure_->stream(),
+        "' is asked whether it is ready: its work is recorded, not done");
   const cudaError_t error = cudaEventQuery(event_);
   if (error != cudaErrorNotReady) return true;
   // "Not ready" counts as an error of this thread until it is read.
@@ -189,11 +200,7 @@ CudaStream::CudaStream(CudaDevice& device, std::string name)
       handle_(std::make_shared<CudaStreamHandle>(device.ordinal())),
       failure_(std::make_shared<HostFailure>(this->name())) {}
 
-bool CudaStream::is_captured() const {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  CUDA_CHECK(cudaStreamIsCapturing(handle_->get(), &status));
-  return status != cudaStreamCaptureStatusNone;
-}
+bool CudaStream::is_captured() const { return captures(handle_->get()); }
 
 Event CudaStream::record() {
   device_.make_current();
@@ -242,6 +249,7 @@ Event CudaStream::record_for_host() {
 
 std::shared_ptr<const TimeStamp> CudaStream::stamp() {
   device_.make_current();
+  CHECK(!is_captured(), "a time of stream '", name(), "', whose work is recorded and not done");
   return std::make_shared<CudaTimeStamp>(handle_->get(), name());
 }
 

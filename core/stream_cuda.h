@@ -76,11 +76,14 @@ class CudaEvent final : public EventState {
   bool ready() const override;
   void wait_host() const override;
   cudaEvent_t get() const { return event_; }
+  /// A point of work that becomes a graph: streams of that capture may wait for it, nobody else.
+  bool is_captured() const { return is_captured_; }
 
  private:
   std::shared_ptr<CudaEventPool> pool_;
   std::shared_ptr<HostFailure> failure_;
   cudaEvent_t event_;
+  bool is_captured_;
 };
 
 class CudaStream final : public Stream {
@@ -97,8 +100,7 @@ class CudaStream final : public Stream {
   void hold(const Tensor& tensor) override;
 
   const std::shared_ptr<CudaStreamHandle>& handle() const { return handle_; }
-  /// True while what is enqueued here becomes a graph: then nothing may wait for the device.
-  bool is_captured() const;
+  bool is_captured() const override;
   CudaDevice& cuda_device() const { return device_; }
   /// Scratch memory for cuBLAS, of this stream alone; made at the first call.
   const Tensor& blas_workspace();

@@ -27,6 +27,7 @@ constexpr std::pair<Label, std::string_view> kNames[] = {
     {Label::Dropout, "dropout"},
     {Label::FinalNorm, "final_norm"},
     {Label::LossHead, "loss_head"},
+    {Label::Attn, "attn"},
     {Label::Layer, "layer"},
 };
 

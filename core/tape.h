@@ -47,6 +47,7 @@ enum class Label : uint8_t {
   Dropout,
   FinalNorm,
   LossHead,
+  Attn,   // a layer's attention as a whole
   Layer,  // a whole layer, or several, computed again from their input
 };
 std::string_view name_of(Label label);
@@ -139,6 +140,8 @@ class Tape {
   size_t num_records() const { return records_.size(); }
   /// Bytes of saved tensors on the device, by module; may be null.
   MemoryLedger* ledger() const { return ledger_; }
+  /// May be null.
+  const TapePolicy* policy() const { return policy_; }
 
   /// Needed in backward. An undefined tensor is saved as undefined. `num_rows`: see Record.
   void save(Stream& stream, Label label, std::initializer_list<Tensor> tensors,

@@ -197,6 +197,7 @@ TEST_F(StreamCpu, EnqueueCpuRefusesOtherStreams) {
     void zero(const Tensor&) override {}
     void copy(const Tensor&, const Tensor&) override {}
     void hold(const Tensor&) override {}
+    bool is_captured() const override { return false; }
   } foreign(device());
   EXPECT_THAT([&] { enqueue_cpu(foreign, [] {}); },
               ThrowsMessage<Error>(HasSubstr("stream 'foreign' is not a CPU stream")));

@@ -21,6 +21,7 @@ class ForgetfulStream final : public Stream {
   void zero(const Tensor& tensor) override { inner_->zero(tensor); }
   void copy(const Tensor& to, const Tensor& from) override { inner_->copy(to, from); }
   void hold(const Tensor& tensor) override { inner_->hold(tensor); }
+  bool is_captured() const override { return inner_->is_captured(); }
 
  private:
   std::unique_ptr<Stream> inner_;

@@ -64,6 +64,7 @@ class SlowDevice final : public Device {
       inner_.copy(to, from);
     }
     void hold(const Tensor& tensor) override { inner_.hold(tensor); }
+    bool is_captured() const override { return inner_.is_captured(); }
 
    private:
     CpuStream inner_;
