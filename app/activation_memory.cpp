@@ -44,6 +44,7 @@ ActivationOffloadConfig offload_config(const RunConfig& config, int pipeline_ran
   offload.min_tensor_elements = table.min_tensor_elements;
   offload.max_inflight = table.max_inflight;
   offload.takes_back = !config.run.deterministic;
+  offload.waits_for_launch = table.delay_until_graph;
   offload.rules = {table.fraction, table.delta_bytes_across_pipeline, pipeline_rank};
   return offload;
 }
@@ -111,9 +112,10 @@ void ActivationMemory::before_forward(Pass& pass, int block_idx) {
   if (layers_ != nullptr) layers_->before_forward(pass, block_idx);
 }
 
-void ActivationMemory::begin_step(const std::vector<Action>& actions, Stream& compute) {
+void ActivationMemory::begin_step(const std::vector<Action>& actions, Stream& compute,
+                                  bool launches) {
   policies_.clear();
-  saved_bytes_.reset_peak();
+  if (!launches) saved_bytes_.reset_peak();
   const std::vector<PassAction> passes = pass_actions(actions);
   for (const auto& mover : movers_) mover->begin_step(passes, compute);
 }
@@ -128,6 +130,23 @@ TapePolicy* ActivationMemory::policy(PassId pass) {
 void ActivationMemory::end_step(Stream& compute) {
   if (auto_ != nullptr && auto_->times_step()) peak_without_offload_ = saved_bytes_.peak();
   for (const auto& mover : movers_) mover->end_step(compute);
+}
+
+bool ActivationMemory::is_settled() const {
+  return std::all_of(movers_.begin(), movers_.end(),
+                     [](const auto& mover) { return mover->is_settled(); });
+}
+
+void ActivationMemory::before_recording() {
+  for (const auto& mover : movers_) mover->before_recording();
+}
+
+void ActivationMemory::launched(PassId pass) {
+  for (const auto& mover : movers_) mover->launched(pass);
+}
+
+void ActivationMemory::part_launched(Stream& compute) {
+  for (const auto& mover : movers_) mover->part_launched(compute);
 }
 
 TrafficByModule ActivationMemory::traffic() const {

@@ -42,12 +42,18 @@ class ActivationMemory {
   /// For a rank of pipeline rank `pipeline_rank`. The device must outlive this.
   ActivationMemory(const RunConfig& config, Device& device, int pipeline_rank);
 
-  /// A training step begins; `compute` is where its passes will run.
-  void begin_step(const std::vector<Action>& actions, Stream& compute);
+  /// A training step begins; `compute` is where its passes will run. `launches`: some are launches
+  /// of a graph, and what that saves was counted when it was recorded, so the peaks stay.
+  void begin_step(const std::vector<Action>& actions, Stream& compute, bool launches = false);
   /// The policy of a pass that is about to go forward, valid until the next step; null: everything
   /// stays.
   TapePolicy* policy(PassId pass);
   void end_step(Stream& compute);
+  /// Passes as graphs: see ActivationMover.
+  bool is_settled() const;
+  void before_recording();
+  void launched(PassId pass);
+  void part_launched(Stream& compute);
   /// Tells movers of whole layers which block a training pass is in.
   void before_forward(Pass& pass, int block_idx);
   /// Null unless [layer_offload] is used.

@@ -14,25 +14,30 @@ bool GraphedMicroBatch::fits(const Batch& batch) const {
          batch.num_loss_tokens == batch_->num_loss_tokens;
 }
 
-bool GraphedMicroBatch::run(Stream& stream, const Batch& batch, const StepContext& context) {
+bool GraphedMicroBatch::run(Stream& stream, const Batch& batch, int micro,
+                            const StepContext& context) {
   CHECK(context.training, "evaluation is not recorded");
-  if (graph_ == nullptr) record(stream, batch, context);
+  const PassId pass{0, micro};
+  if (graph_ == nullptr) record(stream, batch, pass, context);
   if (!fits(batch)) return false;
   stream.copy(batch_->tokens, batch.tokens);
   stream.copy(batch_->labels, batch.labels);
   stream.copy(batch_->loss_mask, batch.loss_mask);
   graph_->launch(stream);
   ++num_launches_;
+  if (context.memory != nullptr) context.memory->launched(pass);
   return true;
 }
 
-void GraphedMicroBatch::record(Stream& stream, const Batch& batch, const StepContext& context) {
+void GraphedMicroBatch::record(Stream& stream, const Batch& batch, PassId pass,
+                               const StepContext& context) {
   batch_ = std::make_shared<Batch>(batch);
   batch_->tokens = same_kind(stream, batch.tokens);
   batch_->labels = same_kind(stream, batch.labels);
   batch_->loss_mask = same_kind(stream, batch.loss_mask);
-  graph_ = capture(stream, [this, &stream, context] {
-    PassUnderWay state(batch_, stream, context, PassId{0, 0});
+  if (context.memory != nullptr) context.memory->before_recording();
+  graph_ = capture(stream, [&] {
+    PassUnderWay state(batch_, stream, context, pass);
     BlockHooks nobody;
     // What forward returns, and what backward does, ends here: the graph keeps nothing allocated.
     model_.forward(state.pass, {}, nobody);

@@ -8,7 +8,7 @@
 // memory: its tokens are copied to where the graph reads them. What the host computes from a
 // micro-batch is the number of its labels that count; a micro-batch with another number than the
 // recorded one is not replayed. There are no block hooks inside: weights must be ready before, and
-// what depends on gradients comes after.
+// what depends on gradients comes after. Copies of saved tensors to the host and back are inside.
 
 #include <memory>
 
@@ -22,10 +22,10 @@ class GraphedMicroBatch {
   /// `model` must outlive this.
   explicit GraphedMicroBatch(Gpt& model) : model_(model) {}
 
-  /// Enqueues forward and backward of `batch`; false, and nothing is enqueued, if the graph is not
-  /// of such micro-batches. The totals, the memory and the gradients of the first call must be
-  /// those of all later ones, and stay where they are.
-  bool run(Stream& stream, const Batch& batch, const StepContext& context);
+  /// Enqueues forward and backward of `batch`, which is `micro` of its step; false, and nothing is
+  /// enqueued, if the graph is not of such micro-batches. The totals, the memory and the gradients
+  /// of the first call must be those of all later ones, and stay where they are.
+  bool run(Stream& stream, const Batch& batch, int micro, const StepContext& context);
 
   /// Null before the first run().
   const Graph* graph() const { return graph_.get(); }
@@ -33,7 +33,7 @@ class GraphedMicroBatch {
   int64_t num_launches() const { return num_launches_; }
 
  private:
-  void record(Stream& stream, const Batch& batch, const StepContext& context);
+  void record(Stream& stream, const Batch& batch, PassId pass, const StepContext& context);
   bool fits(const Batch& batch) const;
 
   Gpt& model_;

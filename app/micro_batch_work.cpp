@@ -53,7 +53,7 @@ std::shared_ptr<const Batch> MicroBatchWork::batch(int micro) {
 bool MicroBatchWork::run_graph(int chunk, int micro) {
   if (!context_.training || micro >= context_.num_graphed) return false;
   CHECK(chunk == 0, "chunk ", chunk, " is not a whole model");
-  if (!graph_->run(stream_, *batch(micro), context_)) return false;
+  if (!graph_->run(stream_, *batch(micro), micro, context_)) return false;
   batches_.erase(micro);
   went_back_.insert(micro);
   return true;

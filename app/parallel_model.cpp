@@ -1,5 +1,6 @@
 #include "app/parallel_model.h"
 
+#include "app/graph_plan.h"
 #include "app/recompute_plan.h"
 #include "pipeline/simulate.h"
 
@@ -25,7 +26,8 @@ ParallelModel::ParallelModel(const RunConfig& config, Stream& stream, const Mesh
   int num_blocks = 0;
   for (const ModelPart& part : model_parts(config, groups.coordinates().pp)) {
     auto chunk = std::make_unique<Gpt>(config.gpt(), config.debug.force_routing, seed, axes_, part,
-                                       gpt_recompute(config.recompute));
+                                       gpt_recompute(config.recompute),
+                                       GptGraphs{&part_graphs_, graphed_parts(config.cuda_graph)});
     chunk->number_blocks_from(num_blocks);
     num_blocks += chunk->num_blocks();
     chunk->initialise(stream, seed);
@@ -46,15 +48,14 @@ ParallelModel::Input ParallelModel::run(int64_t num_micro, BatchFeed& feed, Bloc
                             dtype_of(config_.model.precision)};
   if (context.num_graphed > 0 && !graph_)
     graph_ = std::make_unique<GraphedMicroBatch>(*chunks_.front());
-  // What a graph saves is counted when it is recorded: the peaks of that step stay.
-  const bool counts = context.training && context.memory != nullptr &&
-                      (context.num_graphed == 0 || graph_->graph() == nullptr);
-  if (counts) context.memory->begin_step(actions, stream_);
+  const bool saves = context.training && context.memory != nullptr;
+  const bool launches = context.num_graphed > 0 && graph_->graph() != nullptr;
+  if (saves) context.memory->begin_step(actions, stream_, launches);
   MicroBatchWork work(chunks_, stream_, feed, hooks, context, std::move(before_backward),
                       graph_.get());
   executor_.run(actions, message, work);
   work.check_done();
-  if (counts) context.memory->end_step(stream_);
+  if (saves) context.memory->end_step(stream_);
   const MeshCoordinates at = groups_.coordinates();
   return {at.tp == 0 && at.pp == 0 ? work.num_loss_tokens() : 0, work.data_seconds()};
 }

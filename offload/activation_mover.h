@@ -50,6 +50,18 @@ class ActivationMover {
   virtual void end_step(Stream& compute) = 0;
   /// What the last step moved. Waits for its copies.
   virtual TrafficByModule traffic() const = 0;
+
+  // Passes as graphs (core/graph.h): one pass is recorded, its launches stand for it and others. A
+  // mover that cannot be part of a graph has no need of these.
+
+  /// What moves is fixed, so a pass may be recorded from the next step on.
+  virtual bool is_settled() const { return true; }
+  /// The next pass is recorded. Waits on the host for what is on its way.
+  virtual void before_recording() {}
+  /// The recorded pass was launched, as this one.
+  virtual void launched(PassId) {}
+  /// A graph of a part of the model was launched, inside a pass that is none.
+  virtual void part_launched(Stream& /*compute*/) {}
 };
 
 }  // namespace ferry

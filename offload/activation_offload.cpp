@@ -32,7 +32,7 @@ class ActivationOffload::Pass final : public TapePolicy {
       const bool goes_on = is_moved && found->second == group.module && !ends_branch(record.label);
       const bool leaves = begins_branch(group.label) ? ends_branch(record.label) : !goes_on;
       if (leaves)
-        commit(pending_[i], stream);
+        leave(pending_[i], stream);
       else
         ++i;
     }
@@ -48,7 +48,8 @@ class ActivationOffload::Pass final : public TapePolicy {
   }
 
   void forward_done(Stream& stream) override {
-    while (!pending_.empty()) commit(pending_.front(), stream);
+    while (!pending_.empty()) leave(pending_.front(), stream);
+    owner_.commit_waiting(stream);
     forward_done_ = true;
   }
 
@@ -69,33 +70,12 @@ class ActivationOffload::Pass final : public TapePolicy {
   void backward_done(Stream& stream) override {
     CHECK(record_groups_.empty(), "records of a pass were not loaded");
     if (in_use_) reload_next(stream);
+    if (stream.is_captured()) owner_.engine_.finish(stream);
     groups_.clear();
   }
 
- private:
-  struct Group {
-    Label label;  // of its first record
-    std::string module;
-    size_t planned;  // its place in the plan, or beyond
-    std::vector<std::weak_ptr<SavedTensor>> tensors;
-    Event ready;
-    std::vector<std::shared_ptr<HostedTensor>> hosted;
-  };
-
-  void start_group(Label label, const std::string& module) {
-    if (owner_.measuring_) {
-      plan_.groups.push_back({module, 0, true});
-    } else {
-      // Groups that do not run this time are skipped.
-      while (cursor_ < plan_.groups.size() && plan_.groups[cursor_].module != module) ++cursor_;
-    }
-    pending_.push_back(groups_.size());
-    groups_.push_back({label, module, cursor_++, {}, {}, {}});
-  }
-
-  // The group's module is done: its tensors leave, if they are to.
+  // The tensors of a group leave, if they are to.
   void commit(size_t index, Stream& stream) {
-    std::erase(pending_, index);
     Group& group = groups_[index];
     std::vector<std::shared_ptr<SavedTensor>> leaving;
     int64_t bytes = 0;
@@ -122,6 +102,36 @@ class ActivationOffload::Pass final : public TapePolicy {
     leaving.clear();
     away_.push_back(index);
     limit_copies(group, stream);
+  }
+
+ private:
+  struct Group {
+    Label label;  // of its first record
+    std::string module;
+    size_t planned;  // its place in the plan, or beyond
+    std::vector<std::weak_ptr<SavedTensor>> tensors;
+    Event ready;
+    std::vector<std::shared_ptr<HostedTensor>> hosted;
+  };
+
+  void start_group(Label label, const std::string& module) {
+    if (owner_.measuring_) {
+      plan_.groups.push_back({module, 0, true});
+    } else {
+      // Groups that do not run this time are skipped.
+      while (cursor_ < plan_.groups.size() && plan_.groups[cursor_].module != module) ++cursor_;
+    }
+    pending_.push_back(groups_.size());
+    groups_.push_back({label, module, cursor_++, {}, {}, {}});
+  }
+
+  // The group's module is done.
+  void leave(size_t index, Stream& stream) {
+    std::erase(pending_, index);
+    if (owner_.has_launches_ && owner_.config_.waits_for_launch)
+      owner_.waiting_.emplace_back(this, index);
+    else
+      commit(index, stream);
   }
 
   // A tensor that a later module saved, too, is that module's.
@@ -208,7 +218,9 @@ void ActivationOffload::begin_step(std::span<const PassAction> actions, Stream&)
   measuring_ = !measured_;
   if (measuring_)
     for (PassGroups& pass : passes_) pass.groups.clear();
+  CHECK(waiting_.empty(), waiting_.size(), " groups of the last step did not leave");
   running_.clear();
+  has_launches_ = false;
   lead_.clear();
   backward_cursor_ = 0;
   engine_.start_counting();
@@ -228,6 +240,20 @@ void ActivationOffload::end_step(Stream&) {
 }
 
 TrafficByModule ActivationOffload::traffic() const { return engine_.traffic(); }
+
+void ActivationOffload::commit_waiting(Stream& compute) {
+  for (const auto& [pass, group] : std::exchange(waiting_, {})) pass->commit(group, compute);
+}
+
+void ActivationOffload::part_launched(Stream& compute) {
+  has_launches_ = true;
+  commit_waiting(compute);
+}
+
+void ActivationOffload::launched(PassId pass) {
+  backward_cursor_ = position(pass) + 1;
+  engine_.count_launch();
+}
 
 std::map<std::string, int64_t> ActivationOffload::summary() const {
   if (!measured_) return {};
@@ -257,6 +283,7 @@ ActivationOffload::Pass* ActivationOffload::next_back() {
 // Memory is given back when the host sees that its copy is done. A host that enqueues far ahead of
 // the device would see that too late, and new memory would be taken meanwhile.
 void ActivationOffload::keep_pace(Stream& compute) {
+  if (compute.is_captured()) return;
   engine_.release_finished();
   if (!engine_.has_copies_under_way()) return lead_.clear();
   const size_t max_lead = 3;  // groups: long enough that the device does not run dry

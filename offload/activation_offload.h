@@ -13,6 +13,10 @@
 //
 // So copies to the device run one group ahead of their use or more, and each use waits for its own
 // copy. See offload_plan.h for the rules and their source.
+//
+// A pass that is recorded as a graph has its copies inside, and nothing from other passes: all end
+// with it. Its launches move what the plan says of the recorded pass. Memory inside is let go where
+// max_inflight makes the compute stream wait, and in backward.
 
 #include <deque>
 #include <map>
@@ -37,6 +41,10 @@ struct ActivationOffloadConfig {
   /// What backward needs before its copy to the host is done is used as it is. Off: bytes moved are
   /// the same in every step, whatever the speed of the link.
   bool takes_back = true;
+  /// Where parts of the model are graphs: a group that is done leaves when the next graph was
+  /// launched, or when its pass has gone forward. So the host enqueues these copies while the
+  /// device is busy with the graph, and not between the kernels of the experts.
+  bool waits_for_launch = false;
 };
 
 class ActivationOffload final : public ActivationMover {
@@ -49,6 +57,10 @@ class ActivationOffload final : public ActivationMover {
   TapePolicy& policy(PassId pass) override;
   void end_step(Stream& compute) override;
   TrafficByModule traffic() const override;
+  bool is_settled() const override { return measured_; }
+  void before_recording() override { engine_.settle(); }
+  void launched(PassId pass) override;
+  void part_launched(Stream& compute) override;
 
   /// Null until a step was measured.
   const std::vector<PassGroups>* plan() const { return measured_ ? &passes_ : nullptr; }
@@ -65,6 +77,8 @@ class ActivationOffload final : public ActivationMover {
   PassGroups& groups_of(PassId pass);
   /// The pass that comes back next, or null if it has not begun.
   Pass* next_back();
+  /// Groups that waited for a launch leave.
+  void commit_waiting(Stream& compute);
   /// Gives memory back whose copy is done, and keeps the host from running far ahead.
   void keep_pace(Stream& compute);
 
@@ -76,6 +90,8 @@ class ActivationOffload final : public ActivationMover {
   bool measuring_ = false;
   size_t backward_cursor_ = 0;  // passes before it have begun backward
   std::map<PassId, std::unique_ptr<Pass>> running_;
+  bool has_launches_ = false;                      // in this step
+  std::vector<std::pair<Pass*, size_t>> waiting_;  // groups that leave after the next launch
   std::deque<Event> lead_;  // of commits, so that the host does not run far ahead of the device
 };
 

@@ -33,6 +33,10 @@ class AutoOffload final : public ActivationMover {
   TapePolicy& policy(PassId pass) override;
   void end_step(Stream& compute) override;
   TrafficByModule traffic() const override { return offload_.traffic(); }
+  bool is_settled() const override { return phase_ == Phase::Chosen; }
+  void before_recording() override { offload_.before_recording(); }
+  void launched(PassId pass) override { offload_.launched(pass); }
+  void part_launched(Stream& compute) override { offload_.part_launched(compute); }
   const ActivationOffload& offload() const { return offload_; }
 
   struct Rates {

@@ -7,6 +7,10 @@
 //
 // On the CPU the "host" memory is other memory of the CPU, and the copies are tasks of two CPU
 // streams: a wait that is missing is a data race that ThreadSanitizer names.
+//
+// Inside a graph (core/graph.h) the copies are part of it: they begin and end there, memory is let
+// go where the compute stream has waited for its copy, and nothing is timed. Between settle() and
+// finish() only.
 
 #include <deque>
 #include <initializer_list>
@@ -56,8 +60,12 @@ class CopyEngine {
   /// Makes `compute` wait until `hosted` is in host memory, and then lets go of the device memory
   /// of all that left before it and of it. The time that `compute` stands still is counted.
   void join(Stream& compute, const HostedTensor& hosted);
-  /// Lets go of device memory whose copy is done; never waits.
+  /// Lets go of device memory whose copy is done; never waits. In a graph: of none.
   void release_finished();
+  /// The host waits until nothing is on its way: then a graph of copies may be recorded.
+  void settle();
+  /// `compute` waits until nothing is on its way.
+  void finish(Stream& compute);
   bool has_copies_under_way() const { return !under_way_.empty(); }
 
   /// Starts to bring it back into new memory, whose first use is on `compute`. Once only.
@@ -78,6 +86,9 @@ class CopyEngine {
   /// Bytes moved and time lost since the last call of start_counting(). Waits for the copies.
   TrafficByModule traffic() const;
   void start_counting();
+  /// A graph that these copies are part of was launched: bytes are counted now, not when it was
+  /// recorded.
+  void count_launch();
 
  private:
   struct UnderWay {
@@ -91,8 +102,18 @@ class CopyEngine {
     size_t module;
     std::shared_ptr<const TimeStamp> begin, end;
   };
+  /// Of one direction, by module.
+  struct Moved {
+    std::vector<int64_t> bytes;     // of this step
+    std::vector<int64_t> recorded;  // of a launch of the graph
+    void add(const Stream& stream, size_t module, int64_t num_bytes) {
+      (stream.is_captured() ? recorded : bytes)[module] += num_bytes;
+    }
+  };
   size_t module_index(const std::string& module);
   void release_oldest();
+  /// All that left before it, and it.
+  void release_until(int64_t sequence);
   /// The memory of a tensor that has not left; undefined if it has.
   Tensor take_back(const HostedTensor& hosted);
   void count(size_t module, int64_t bytes) const;  // on the device; negative: no longer
@@ -104,7 +125,7 @@ class CopyEngine {
   std::deque<UnderWay> under_way_;  // in the order in which they left
   int64_t num_left_ = 0;
   std::vector<std::string> modules_;
-  std::vector<int64_t> d2h_bytes_, h2d_bytes_;
+  Moved d2h_, h2d_;
   std::vector<Wait> waits_;
 };
 

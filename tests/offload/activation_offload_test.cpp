@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/graph.h"
 #include "tests/offload/fake_passes.h"
 
 namespace ferry::testing {
@@ -235,6 +236,77 @@ TEST_F(ActivationOffloadTest, AnyLimitOfCopiesGivesTheSameValues) {
     FakePasses passes(stream(), offload, 5, both(), {kA, kF});
     for (int step = 0; step < 3; ++step) passes.step(first_of_two_stages(4));
     EXPECT_EQ(moved_up(offload), moved_down(offload));
+  }
+}
+
+// The copies of a recorded pass begin and end in it, and each launch moves them again.
+TEST_F(ActivationOffloadTest, APassIsRecordedWithItsCopies) {
+  for (const int64_t limit : {0, 2}) {
+    ActivationOffloadConfig limited = config();
+    limited.max_inflight = limit;
+    ActivationOffload offload(device(), limited);
+    FakePasses passes(stream(), offload, 5, both(), {kA, kF});
+    EXPECT_FALSE(offload.is_settled());
+    passes.step(one_by_one(3));
+    EXPECT_TRUE(offload.is_settled());
+    passes.step(one_by_one(3));
+    const Moved eager = moved_up(offload);
+    EXPECT_EQ(eager, (Moved{12, 12}));
+
+    offload.begin_step(one_by_one(3), stream());
+    offload.before_recording();
+    const auto graph = capture(stream(), [&] {
+      passes.forward({0, 0});
+      passes.backward({0, 0});
+    });
+    EXPECT_EQ(moved_up(offload), Moved{}) << "recorded, not done";
+    for (const int micro : {0, 1}) {
+      graph->launch(stream());
+      offload.launched({0, micro});
+    }
+    // The last one keeps its last groups, as ever.
+    passes.forward({0, 2});
+    passes.backward({0, 2});
+    offload.end_step(stream());
+    stream().synchronize();
+    EXPECT_EQ(moved_up(offload), eager);
+    EXPECT_EQ(moved_down(offload), eager);
+  }
+}
+
+// Groups that are done wait for the launch of a graph, but not beyond their pass.
+TEST_F(ActivationOffloadTest, GroupsLeaveAfterTheNextLaunch) {
+  ActivationOffloadConfig waiting = config();
+  waiting.waits_for_launch = true;
+  ActivationOffload offload(device(), waiting);
+  const auto save = [&](Tape& tape, Label label, int64_t size) {
+    const Tensor x = Tensor::empty(stream(), name_of(label), {size}, DType::F32);
+    stream().zero(x);
+    tape.save(stream(), label, {x});
+  };
+  for (const bool launches : {false, true}) {
+    offload.begin_step(one_by_one(2), stream());
+    Tape tape(Tape::Mode::Record, &offload.policy({0, 0}));
+    if (launches) offload.part_launched(stream());
+    save(tape, Label::CoreAttn, kA);
+    save(tape, Label::ExpertFc1, kF);
+    save(tape, Label::CoreAttn, kA);
+    // Without graphs, groups leave as they are done.
+    EXPECT_EQ(moved_up(offload), launches ? Moved{} : (Moved{1, 1}));
+    if (launches) offload.part_launched(stream());
+    EXPECT_EQ(moved_up(offload), (Moved{1, 1}));
+    tape.save(stream(), Label::Router, {Tensor::empty(stream(), "small", {1}, DType::F32)});
+    save(tape, Label::ExpertFc1, kF);
+    EXPECT_EQ(moved_up(offload), launches ? (Moved{1, 1}) : (Moved{2, 1}));
+    tape.forward_done(stream());
+    // Where plans are fixed, the last group of each module stays.
+    EXPECT_EQ(moved_up(offload), launches ? (Moved{1, 1}) : (Moved{2, 2}));
+    tape.load<1>(stream(), Label::ExpertFc1);
+    tape.load<1>(stream(), Label::Router);
+    for (const Label label : {Label::CoreAttn, Label::ExpertFc1, Label::CoreAttn})
+      tape.load<1>(stream(), label);
+    tape.backward_done(stream());
+    offload.end_step(stream());
   }
 }
 

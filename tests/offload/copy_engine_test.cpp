@@ -4,6 +4,7 @@
 
 #include <future>
 
+#include "core/graph.h"
 #include "core/stream_cpu.h"
 #include "tests/support/devices.h"
 
@@ -138,6 +139,50 @@ TEST_P(CopyEngineTest, ManyBuffersInTurnKeepTheirValues) {
       if (round % 5 == 4) expect_same_bits(stream(), back, expected[i]);
     }
   }
+}
+
+// A graph's copies are counted and done at each launch, with what is in memory then.
+TEST_P(CopyEngineTest, IsRecordedInAGraph) {
+  MemoryLedger ledger;
+  CopyEngine engine(device(), &ledger, /*takes_back=*/true);
+  const Tensor in = random_tensor(stream(), {257}, dtype(), 1);
+  const Tensor out = Tensor::empty(stream(), "out", in.shape(), in.dtype());
+  // Something from before that nobody brought back.
+  const auto before = engine.to_host(in, stream().record(), "moe_act");
+  engine.settle();
+  EXPECT_FALSE(engine.has_copies_under_way());
+  engine.start_counting();
+  const auto graph = capture(stream(), [&] {
+    for (const bool joined : {true, false}) {
+      const Tensor copy = Tensor::empty(stream(), "leaving", in.shape(), in.dtype());
+      stream().copy(copy, in);
+      const auto hosted = engine.to_host(copy, stream().record(), "core_attn");
+      engine.release_finished();
+      EXPECT_TRUE(engine.has_copies_under_way()) << "nobody can know whether it is done";
+      if (joined) engine.join(stream(), *hosted);
+      EXPECT_EQ(engine.has_copies_under_way(), !joined);
+      engine.reload(*hosted, stream());
+      stream().copy(out, engine.bring_back(*hosted, stream()));
+      EXPECT_FALSE(engine.has_copies_under_way()) << "compute has waited for it";
+    }
+    engine.finish(stream());
+  });
+  EXPECT_EQ(ledger.current(), 0);
+  EXPECT_TRUE(engine.traffic().empty());
+  for (int launch = 1; launch <= 3; ++launch) {
+    stream().copy(in,
+                  random_tensor(stream(), in.shape(), dtype(), 10 + static_cast<uint64_t>(launch)));
+    graph->launch(stream());
+    engine.count_launch();
+    expect_same_bits(stream(), out, in);
+    EXPECT_EQ(engine.traffic().at("core_attn").d2h_bytes, launch * 2 * in.bytes());
+    EXPECT_EQ(engine.traffic().at("core_attn").h2d_bytes, launch * 2 * in.bytes());
+    EXPECT_EQ(engine.traffic().at("core_attn").exposed_s, 0);
+  }
+  // And goes on as ever.
+  expect_same_bits(stream(),
+                   engine.bring_back(*engine.to_host(in, stream().record(), "core_attn"), stream()),
+                   in);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, CopyEngineTest, device_cases(), case_name);
