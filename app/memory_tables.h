@@ -45,7 +45,8 @@ struct ActivationOffloadTable {
                 .doc = "groups of a module on their way to the host at a time; unset: no limit",
                 .range = at_least(0)},
           &ActivationOffloadTable::max_inflight);
-    visit(Field{.key = "delay_until_graph", .doc = "start only when graphs are captured"},
+    visit(Field{.key = "delay_until_graph",
+                .doc = "copies of experts begin after the next graph of a module"},
           &ActivationOffloadTable::delay_until_graph);
     visit(Field{.key = "auto_budget",
                 .doc = "choose what to offload so that a step takes this part longer at most",
@@ -148,7 +149,7 @@ struct CudaGraphTable {
                 .allowed = {"none", "local", "full_iteration"}},
           &CudaGraphTable::impl);
     visit(Field{.key = "modules",
-                .doc = "what to record; empty: whole layers",
+                .doc = "of local; empty: whole layers",
                 .allowed = {"attn", "mlp", "moe", "moe_router", "moe_preprocess"}},
           &CudaGraphTable::modules);
     visit(Field{.key = "warmup_steps", .doc = "steps before recording", .range = at_least(0)},

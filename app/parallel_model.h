@@ -33,8 +33,14 @@ class ParallelModel {
 
   /// What micro-batches are graphs of (StepContext::num_graphed); null before the first of them.
   const GraphedMicroBatch* graph() const { return graph_.get(); }
-  /// The next micro-batch that may be a graph is recorded anew.
-  void drop_graph() { graph_.reset(); }
+  /// Of parts of it, with cuda_graph.impl = "local".
+  PartGraphs& part_graphs() { return part_graphs_; }
+  /// All graphs are recorded anew: the next micro-batch that may be one, and parts when they are
+  /// used again.
+  void drop_graphs() {
+    graph_.reset();
+    part_graphs_.drop();
+  }
 
   /// moe.rank_capacity_factor: whether rows of experts are limited from the next pass on. Always
   /// the same on all ranks.
@@ -60,6 +66,7 @@ class ParallelModel {
   std::unique_ptr<Stream> exchange_stream_;  // what the host must know of expert exchanges
   RankCapacity capacity_;
   ModelAxes axes_;
+  PartGraphs part_graphs_;
   std::vector<std::unique_ptr<Gpt>> chunks_;
   std::unique_ptr<GraphedMicroBatch> graph_;
   std::vector<Parameter*> parameters_;

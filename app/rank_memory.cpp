@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "app/graph_plan.h"
 #include "app/model_layout.h"
 #include "app/optimizer_memory.h"
 #include "app/optimizer_rule.h"
@@ -32,7 +33,7 @@ int64_t num_copies(const Mesh& mesh, ReduceAxis axis) {
 }
 
 // Bytes of the state that a rank stores, as what is stored of each parameter, on the host: for
-// copies from the device, and for copies of what changes on the host (see app/snapshot_buffer.h).
+// copies from the device, and for copies of what changes on the host (see app/guarded_snapshot.h).
 void add_save_memory(MemoryEstimate& memory, const RunConfig& config, int64_t stored,
                      int64_t updated) {
   if (!config.checkpoint.beside_training()) return;
@@ -109,7 +110,7 @@ MemoryEstimate stage_memory(const RunConfig& config, int64_t ranks, int pp,
   memory.activations = activations.bytes();
   memory.copies = activations.copies;
   memory.stash = activations.stash;
-  memory.workspace = workspace_bytes(gpt, tokens, shares);
+  memory.workspace = workspace_bytes(gpt, tokens, shares) + graph_tensor_bytes(config, ranks, pp);
   // The update has all of them on the device, but no activations: what is more than a pass needs.
   const int64_t all = std::accumulate(moving.begin(), moving.end(), int64_t{0});
   memory.weights +=

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "app/cpu_binding.h"
+#include "app/graph_plan.h"
 #include "app/host_sum.h"
 #include "app/optimizer_rule.h"
 #include "core/host_copy.h"
@@ -58,6 +59,7 @@ TrainModel::TrainModel(const RunConfig& config, Stream& stream, const MeshGroups
       optimizer_(stream, pointers(shards_), *rule_, *store_),
       hooks_(*this),
       schedule_(lr_schedule(config.optimizer)) {
+  model_.part_graphs().on_launch([this](Stream& compute) { memory_->part_launched(compute); });
   if (!config.layer_offload.weights || memory_->layer_offload() == nullptr) return;
   weights_ = std::make_unique<WeightOffload>(memory_->layer_offload()->engine(), blocks_,
                                              config.layer_offload.layers, pointers(shards_));
@@ -119,9 +121,13 @@ void TrainModel::begin_step() {
 }
 
 int64_t TrainModel::num_graphed(int64_t num_micro) {
-  if (graphs_.impl != "full_iteration") return 0;
-  if (num_eager_steps_ < graphs_.warmup_steps) {
+  if (graphs_.impl == "none") return 0;
+  if (num_eager_steps_ < graphs_.warmup_steps || !memory_->is_settled()) {
     ++num_eager_steps_;
+    return 0;
+  }
+  if (!graphs_micro_batches(graphs_)) {
+    model_.part_graphs().use();
     return 0;
   }
   // While the last micro-batch goes back, its finished blocks are reduced over ranks, and sent to
@@ -148,7 +154,7 @@ void TrainModel::set_activation_memory(const RunConfig& config) {
   CHECK(!weights_ && !config.layer_offload.weights, "weights that move stay where they are");
   graphs_ = config.cuda_graph;
   num_eager_steps_ = 0;
-  model_.drop_graph();
+  model_.drop_graphs();
   memory_.reset();  // before another one registers with the device
   memory_ = std::make_unique<ActivationMemory>(config, model_.stream().device(),
                                                model_.groups().coordinates().pp);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "app/graph_plan.h"
 #include "app/validate.h"
 
 namespace ferry {
@@ -143,12 +144,21 @@ std::vector<Exclusion> offload_exclusions() {
        "cuda_graph.warmup_steps = 1 or more"},
       {{"activation_offload.max_inflight", kGraph},
        [](const RunConfig& c) {
-         return c.cuda_graph.impl == "full_iteration" && c.activation_offload.enabled &&
+         return graphs_micro_batches(c.cuda_graph) && c.activation_offload.enabled &&
                 !c.activation_offload.max_inflight;
        },
        "a graph of the iteration with unlimited copies under way",
        "a captured iteration cannot wait for memory, so the copies under way need a limit",
        "set activation_offload.max_inflight"},
+      {{"activation_offload.delay_until_graph", kGraph},
+       [](const RunConfig& c) {
+         return c.activation_offload.delay_until_graph &&
+                (c.cuda_graph.impl != "local" || !c.activation_offload.enabled);
+       },
+       "a delay of offload until graphs are launched, without them or without offload",
+       "copies of the experts would wait for the launch of a module's graph",
+       "cuda_graph.impl = local and activation_offload.enabled = true, or delay_until_graph = "
+       "false"},
       {{kOffloadModules, kStash},
        // Also where offload is off: the list says what is meant.
        [](const RunConfig& c) { return c.paged_stash.enabled && names_expert_parts(c); },
@@ -283,18 +293,34 @@ std::vector<Exclusion> recompute_exclusions() {
        "one of them"},
       {{"cuda_graph.warmup_steps", kGraph},
        [](const RunConfig& c) {
-         return c.cuda_graph.impl == "full_iteration" && c.cuda_graph.warmup_steps == 0;
+         return c.cuda_graph.impl != "none" && c.cuda_graph.warmup_steps == 0;
        },
-       "a graph of the iteration without a warm-up",
+       "CUDA graphs without a warm-up",
        "tables and plans that are made at their first use must exist when it is recorded",
        "cuda_graph.warmup_steps = 1 or more"},
       {{kGraphModules, kGraph},
        [](const RunConfig& c) {
-         return c.cuda_graph.impl == "full_iteration" && !c.cuda_graph.modules.empty();
+         return graphs_micro_batches(c.cuda_graph) && !c.cuda_graph.modules.empty();
        },
        "modules of a graph of the iteration",
        "that graph has all modules",
        "remove cuda_graph.modules"},
+      {{kGraphModules},
+       [](const RunConfig& c) {
+         return has(c.cuda_graph.modules, "moe") && (has(c.cuda_graph.modules, "moe_router") ||
+                                                     has(c.cuda_graph.modules, "moe_preprocess"));
+       },
+       "graphs of moe and of parts of it",
+       "a graph has no graphs inside",
+       "moe alone, or moe_router and moe_preprocess"},
+      {{kGraphModules},
+       [](const RunConfig& c) {
+         return c.cuda_graph.impl == "local" && has(c.cuda_graph.modules, "moe_preprocess") &&
+                !has(c.cuda_graph.modules, "moe_router") && !has(c.cuda_graph.modules, "moe");
+       },
+       "a graph of moe_preprocess without moe_router",
+       "the plan that moves tokens is made by the router",
+       "moe_router, too"},
       {{kGraph, "run.backend"},
        [](const RunConfig& c) { return c.cuda_graph.impl != "none" && c.run.backend == "cpu"; },
        "CUDA graphs on the CPU",

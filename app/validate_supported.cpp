@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "app/graph_plan.h"
+#include "app/recompute_plan.h"
 #include "app/validate.h"
 
 namespace ferry {
@@ -26,16 +28,49 @@ bool balances(const RunConfig& c, std::string_view loss) {
   return std::find(names.begin(), names.end(), loss) != names.end();
 }
 
-bool graphs_iteration(const RunConfig& c) { return c.cuda_graph.impl == "full_iteration"; }
+bool graphs_iteration(const RunConfig& c) { return graphs_micro_batches(c.cuda_graph); }
 
-// What a graph of a micro-batch cannot be recorded with.
+bool graphs_part(const RunConfig& c, Label part) {
+  return graphed_parts(c.cuda_graph).contains(part);
+}
+
+bool graphs_any(const RunConfig& c) { return c.cuda_graph.impl != "none"; }
+
+bool recomputes_norms(const RunConfig& c) {
+  return discarded_labels(c.recompute).contains(Label::Layernorm);
+}
+
+// What graphs cannot be recorded with.
 std::vector<Exclusion> graph_features() {
   const char kImpl[] = "cuda_graph.impl";
+  const char kModules[] = "cuda_graph.modules";
   return {
       missing(
-          {kImpl}, [](const RunConfig& c) { return c.cuda_graph.impl == "local"; },
-          "the capture of CUDA graphs of modules",
-          "cuda_graph.impl = full_iteration, or cuda_graph.impl = none"),
+          {kModules, "parallel.expert"},
+          [](const RunConfig& c) {
+            return (graphs_part(c, Label::Layer) || graphs_part(c, Label::Moe)) &&
+                   (c.parallel.expert > 1 || c.parallel.expert_tensor > 1);
+          },
+          "a graph of MoE layers with expert parallelism, whose counts of rows the host needs,",
+          "cuda_graph.modules = [attn, moe_router], or parallel.expert = 1 and "
+          "parallel.expert_tensor = 1"),
+      missing(
+          {kModules, "parallel.pipeline"},
+          [](const RunConfig& c) {
+            return graphs_part(c, Label::Layer) && c.parallel.pipeline > 1;
+          },
+          "a graph of whole layers in a pipeline, whose messages are what they write,",
+          "cuda_graph.modules = [attn, mlp, moe]"),
+      missing(
+          {kModules, "recompute.modules"},
+          [](const RunConfig& c) {
+            return c.cuda_graph.impl == "local" && !graphs_part(c, Label::Layer) &&
+                   recomputes_norms(c);
+          },
+          "recompute of layernorm beside graphs of modules, which keep the norms' outputs as their "
+          "inputs,",
+          "cuda_graph.modules = [] for graphs of whole layers, or remove layernorm from "
+          "recompute.modules"),
       missing(
           {kImpl, "parallel.pipeline"},
           [](const RunConfig& c) { return graphs_iteration(c) && c.parallel.pipeline > 1; },
@@ -43,9 +78,8 @@ std::vector<Exclusion> graph_features() {
           "cuda_graph.impl = none, or parallel.pipeline = 1"),
       missing(
           {kImpl, "parallel.tensor"},
-          [](const RunConfig& c) { return graphs_iteration(c) && c.parallel.tensor > 1; },
-          "a graph of the iteration with tensor parallelism",
-          "cuda_graph.impl = none, or parallel.tensor = 1"),
+          [](const RunConfig& c) { return graphs_any(c) && c.parallel.tensor > 1; },
+          "a CUDA graph with tensor parallelism", "cuda_graph.impl = none, or parallel.tensor = 1"),
       missing(
           {kImpl, "parallel.expert", "parallel.expert_tensor"},
           [](const RunConfig& c) {
@@ -56,16 +90,10 @@ std::vector<Exclusion> graph_features() {
       missing(
           {kImpl, "model.hidden_dropout", "model.attention_dropout"},
           [](const RunConfig& c) {
-            return graphs_iteration(c) &&
-                   (c.model.hidden_dropout > 0 || c.model.attention_dropout > 0);
+            return graphs_any(c) && (c.model.hidden_dropout > 0 || c.model.attention_dropout > 0);
           },
-          "a graph of the iteration with dropout, whose random numbers change from step to step,",
+          "a CUDA graph with dropout, whose random numbers change from step to step,",
           "cuda_graph.impl = none, or model.hidden_dropout = 0 and model.attention_dropout = 0"),
-      missing(
-          {kImpl, "activation_offload.enabled"},
-          [](const RunConfig& c) { return graphs_iteration(c) && c.activation_offload.enabled; },
-          "a graph of the iteration with activation offload",
-          "cuda_graph.impl = none, or activation_offload.enabled = false"),
       missing(
           {kImpl, "layer_offload.layers"},
           [](const RunConfig& c) { return graphs_iteration(c) && c.layer_offload.layers > 0; },
@@ -73,15 +101,15 @@ std::vector<Exclusion> graph_features() {
           "cuda_graph.impl = none, or layer_offload.layers = 0"),
       missing(
           {kImpl, "paged_stash.enabled"},
-          [](const RunConfig& c) { return graphs_iteration(c) && c.paged_stash.enabled; },
-          "a graph of the iteration with the paged stash, whose steps may run again,",
+          [](const RunConfig& c) { return graphs_any(c) && c.paged_stash.enabled; },
+          "a CUDA graph with the paged stash, whose steps may run again,",
           "cuda_graph.impl = none, or paged_stash.enabled = false"),
       missing(
           {kImpl, "moe.rank_capacity_factor"},
           [](const RunConfig& c) {
-            return graphs_iteration(c) && c.moe.rank_capacity_factor.has_value();
+            return graphs_any(c) && c.moe.rank_capacity_factor.has_value();
           },
-          "a graph of the iteration with a bound on rows, whose steps may run again,",
+          "a CUDA graph with a bound on rows, whose steps may run again,",
           "cuda_graph.impl = none, or remove moe.rank_capacity_factor"),
   };
 }
@@ -134,11 +162,6 @@ const std::vector<Exclusion>& unsupported_features() {
       missing(
           {"batch.ramp"}, [](const RunConfig& c) { return !c.batch.ramp.empty(); },
           "a batch size ramp", "batch.ramp = []"),
-      missing(
-          {"activation_offload.delay_until_graph"},
-          [](const RunConfig& c) { return c.activation_offload.delay_until_graph; },
-          "a delay of offload until graphs are replayed",
-          "activation_offload.delay_until_graph = false"),
       missing(
           {"data.document_mask"}, [](const RunConfig& c) { return c.data.document_mask; },
           "the document mask", "data.document_mask = false"),

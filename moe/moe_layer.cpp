@@ -15,12 +15,15 @@ MlpConfig with_ffn(MlpConfig config, int64_t ffn) {
 
 MoeLayer::MoeLayer(const std::string& name, const MoeConfig& config, const MlpConfig& mlp,
                    const std::string& force_routing, uint64_t seed, const TensorParallel& tensor,
-                   const ExpertParallel& experts, const ModuleDecorator& decorate)
-    : router_(name + "/router", mlp.hidden, config, mlp.init_std, mlp.dtype, force_routing, seed,
-              tensor),
-      dispatcher_(make_dispatcher(config.dispatcher, config.experts, experts, config.gather)),
+                   const ExpertParallel& experts, const ModuleDecorator& decorate,
+                   const RouterDecorator& decorate_router)
+    : dispatcher_(make_dispatcher(config.dispatcher, config.experts, experts, config.gather)),
       experts_(name + "/experts", config.experts, with_ffn(mlp, config.ffn), experts,
                config.fused_experts) {
+  auto router = std::make_unique<Router>(name + "/router", mlp.hidden, config, mlp.init_std,
+                                         mlp.dtype, force_routing, seed, tensor);
+  counts_name_ = router->counts_name();
+  router_ = decorate_router(std::move(router));
   if (config.shared_ffn > 0)
     shared_ = decorate(
         Label::SharedExperts,
@@ -29,7 +32,7 @@ MoeLayer::MoeLayer(const std::string& name, const MoeConfig& config, const MlpCo
 }
 
 Tensor MoeLayer::forward(Pass& pass, const Tensor& x) {
-  const Routing routing = router_.forward(pass, x);
+  const Routing routing = router_->forward(pass, x);
   dispatcher_->prepare(pass, routing);
   // While the numbers of rows reach the host.
   const Tensor shared = shared_ ? shared_->forward(pass, x) : Tensor();
@@ -43,7 +46,7 @@ Tensor MoeLayer::backward(Pass& pass, const Tensor& dy) {
   const auto grads = experts_.backward(pass, drows);
   const auto sent = dispatcher_->dispatch_backward(pass, grads.rows, grads.probs, {});
   const Tensor dshared = shared_ ? shared_->backward(pass, dy) : Tensor();
-  const Tensor dx = router_.backward(pass, sent.probs);
+  const Tensor dx = router_->backward(pass, sent.probs);
   add(pass.stream, dx, dx, sent.x);
   if (shared_) add(pass.stream, dx, dx, dshared);
   return dx;
@@ -51,7 +54,7 @@ Tensor MoeLayer::backward(Pass& pass, const Tensor& dy) {
 
 void MoeLayer::visit(const ParameterVisitor& visitor) {
   if (shared_) shared_->visit(visitor);
-  router_.visit(visitor);
+  router_->visit(visitor);
   experts_.visit(visitor);
 }
 

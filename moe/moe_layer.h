@@ -23,16 +23,19 @@ class MoeLayer final : public Module {
   /// `decorate` is asked about Label::SharedExperts.
   MoeLayer(const std::string& name, const MoeConfig& config, const MlpConfig& mlp,
            const std::string& force_routing, uint64_t seed, const TensorParallel& tensor = {},
-           const ExpertParallel& experts = {}, const ModuleDecorator& decorate = undecorated);
+           const ExpertParallel& experts = {}, const ModuleDecorator& decorate = undecorated,
+           const RouterDecorator& decorate_router = undecorated_router);
 
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;
   void visit(const ParameterVisitor& visitor) override;
 
-  const Router& router() const { return router_; }
+  /// See Router::counts_name().
+  const std::string& counts_name() const { return counts_name_; }
 
  private:
-  Router router_;
+  std::string counts_name_;
+  std::unique_ptr<RoutingModule> router_;
   std::unique_ptr<Dispatcher> dispatcher_;
   Experts experts_;
   std::unique_ptr<Module> shared_;  // null: the layer has none

@@ -14,6 +14,8 @@
 // tokens of a micro-batch over ranks, the losses are still those of all its tokens, each rank logs
 // its part, and the total is the sum over the ranks.
 
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "core/module.h"
@@ -31,7 +33,25 @@ struct Routing {
   Tensor experts;  // [T, k] I32
 };
 
-class Router {
+/// A Module whose result is a routing.
+class RoutingModule {
+ public:
+  virtual ~RoutingModule() = default;
+  /// x [T, hidden].
+  virtual Routing forward(Pass& pass, const Tensor& x) = 0;
+  /// dx [T, hidden] in the dtype of activations, from dprobs [T, k].
+  virtual Tensor backward(Pass& pass, const Tensor& dprobs) = 0;
+  virtual void visit(const ParameterVisitor& visitor) = 0;
+};
+
+/// What stands in the place of a router; see layers/module_decorator.h.
+using RouterDecorator =
+    std::function<std::unique_ptr<RoutingModule>(std::unique_ptr<RoutingModule>)>;
+inline std::unique_ptr<RoutingModule> undecorated_router(std::unique_ptr<RoutingModule> router) {
+  return router;
+}
+
+class Router final : public RoutingModule {
  public:
   /// `name`: "layers/7/moe/router". `dtype` is that of the activations; the router computes in
   /// accumulate_dtype of it.
@@ -39,11 +59,9 @@ class Router {
          DType dtype, const std::string& force_routing, uint64_t seed,
          const TensorParallel& tensor = {});
 
-  /// x [T, hidden].
-  Routing forward(Pass& pass, const Tensor& x);
-  /// dx [T, hidden] in the dtype of activations, from dprobs [T, k].
-  Tensor backward(Pass& pass, const Tensor& dprobs);
-  void visit(const ParameterVisitor& visitor) { visitor(weight_); }
+  Routing forward(Pass& pass, const Tensor& x) override;
+  Tensor backward(Pass& pass, const Tensor& dprobs) override;
+  void visit(const ParameterVisitor& visitor) override { visitor(weight_); }
 
   /// Step total of the tokens of each expert, [E] I64.
   const std::string& counts_name() const { return counts_name_; }

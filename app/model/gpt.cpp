@@ -8,6 +8,7 @@
 #include "layers/init.h"
 #include "layers/mlp.h"
 #include "layers/sequence_slice.h"
+#include "moe/graphed_router.h"
 #include "moe/moe_layer.h"
 
 namespace ferry {
@@ -41,7 +42,8 @@ AttentionConfig attention_config(const GptConfig& gpt, DType dtype) {
 ModelPart whole_model(const GptConfig& config) { return {true, 0, config.model.layers, true}; }
 
 Gpt::Gpt(const GptConfig& config, const std::string& force_routing, uint64_t seed,
-         const ModelAxes& axes, const ModelPart& part, const GptRecompute& recompute)
+         const ModelAxes& axes, const ModelPart& part, const GptRecompute& recompute,
+         const GptGraphs& graphs)
     : chunks_(chunks_of(part.num_layers, recompute)),
       layer_input_(Label::Layer, recompute.distribute ? axes.tensor : TensorParallel()) {
   const ModelConfig& model = config.model;
@@ -57,31 +59,45 @@ Gpt::Gpt(const GptConfig& config, const std::string& force_routing, uint64_t see
     if (!recompute.modules.contains(label)) return module;
     return std::make_unique<Recompute>(std::move(module), label);
   };
+  const ModuleDecorator as_graphs = [&](Label label,
+                                        std::unique_ptr<Module> module) -> std::unique_ptr<Module> {
+    if (!graphs.parts.contains(label)) return module;
+    return std::make_unique<GraphedModule>(std::move(module), *graphs.graphs);
+  };
+  const RouterDecorator decorate_router =
+      [&](std::unique_ptr<RoutingModule> router) -> std::unique_ptr<RoutingModule> {
+    if (!graphs.parts.contains(Label::Router)) return router;
+    return std::make_unique<GraphedRouter>(std::move(router), *graphs.graphs);
+  };
 
   if (part.embedding)
     embedding_ =
         std::make_unique<Embedding>(model.vocab, model.hidden, dtype, model.init_std, tensor);
   for (int64_t layer = part.first_layer; layer < part.first_layer + part.num_layers; ++layer) {
     const std::string name = concat("layers/", layer);
-    auto attention = std::make_unique<Attention>(
-        name + "/attention", attention_config(config, dtype), rope, tensor, decorate);
+    auto attention =
+        as_graphs(Label::Attn,
+                  std::make_unique<Attention>(name + "/attention", attention_config(config, dtype),
+                                              rope, tensor, decorate));
     std::unique_ptr<Module> feed_forward;
     if (config.moe.is_moe_layer(layer)) {
       auto moe = std::make_unique<MoeLayer>(name + "/moe", config.moe, mlp, force_routing, seed,
-                                            tensor, axes.expert, decorate);
+                                            tensor, axes.expert, decorate, decorate_router);
       int64_t moe_layer = 0;
       for (int64_t i = 0; i < layer; ++i) moe_layer += config.moe.is_moe_layer(i);
-      expert_counts_.push_back({moe_layer, moe->router().counts_name()});
+      expert_counts_.push_back({moe_layer, moe->counts_name()});
       feed_forward = std::move(moe);
       if (tensor.size > 1 && !tensor.sequence)
         feed_forward = std::make_unique<SequenceSlice>(std::move(feed_forward), tensor);
-      feed_forward = decorate(Label::Moe, std::move(feed_forward));
+      feed_forward = as_graphs(Label::Moe, decorate(Label::Moe, std::move(feed_forward)));
     } else {
-      feed_forward =
-          decorate(Label::Mlp, std::make_unique<Mlp>(name + "/mlp", mlp, Label::Mlp, tensor));
+      feed_forward = as_graphs(
+          Label::Mlp,
+          decorate(Label::Mlp, std::make_unique<Mlp>(name + "/mlp", mlp, Label::Mlp, tensor)));
     }
-    blocks_.push_back(std::make_unique<Block>(name, block, std::move(attention),
-                                              std::move(feed_forward), tensor));
+    blocks_.push_back(
+        as_graphs(Label::Layer, std::make_unique<Block>(name, block, std::move(attention),
+                                                        std::move(feed_forward), tensor)));
   }
   if (part.head) {
     final_norm_ = std::make_unique<RmsNorm>("final_norm", model.hidden, dtype, model.norm_eps,

@@ -15,6 +15,7 @@
 #include "layers/embedding.h"
 #include "layers/loss_head.h"
 #include "layers/norm.h"
+#include "layers/part_graphs.h"
 #include "layers/recompute.h"
 #include "layers/tensor_parallel.h"
 #include "moe/expert_parallel.h"
@@ -48,12 +49,19 @@ struct GptRecompute {
   bool distribute = false;
 };
 
+/// Which parts are graphs, see layers/part_graphs.h.
+struct GptGraphs {
+  PartGraphs* graphs = nullptr;  // outlives the model; null: no part
+  std::set<Label> parts;         // of Attn, Mlp (dense layers only), Moe, Router, or Layer alone
+};
+
 class Gpt {
  public:
   /// Builds modules and parameter descriptions; nothing is allocated, no group is used.
   /// `force_routing` and `seed` are for debug.force_routing.
   Gpt(const GptConfig& config, const std::string& force_routing, uint64_t seed,
-      const ModelAxes& axes, const ModelPart& part, const GptRecompute& recompute = {});
+      const ModelAxes& axes, const ModelPart& part, const GptRecompute& recompute = {},
+      const GptGraphs& graphs = {});
   /// The whole model on one rank.
   Gpt(const GptConfig& config, const std::string& force_routing, uint64_t seed)
       : Gpt(config, force_routing, seed, {}, whole_model(config)) {}

@@ -17,6 +17,7 @@ using testing::quickstart;
 
 TEST(Validate, EveryFeatureThatIsMissingIsRefusedByName) {
   const std::string iteration = "cuda_graph.impl=full_iteration";
+  const std::string local = "cuda_graph.impl=local";
   // By key; where a key has several rows, a value for each.
   const std::map<std::string, std::vector<Overrides>> cases = {
       {"parallel.context", {{"parallel.context=2"}}},
@@ -32,14 +33,16 @@ TEST(Validate, EveryFeatureThatIsMissingIsRefusedByName) {
       {"moe.router.dtype", {{"moe.router.dtype=fp64"}}},
       {"moe.router.jitter", {{"moe.router.jitter=0.1"}}},
       {"batch.ramp", {{"batch.ramp=[4,4,100]"}}},
-      {"activation_offload.delay_until_graph", {{"activation_offload.delay_until_graph=true"}}},
+      {"cuda_graph.modules",
+       {{local, "parallel.expert=2"},
+        {local, "parallel.pipeline=2"},
+        {local, "cuda_graph.modules=[attn]", "recompute.granularity=selective",
+         "recompute.modules=[layernorm]"}}},
       {"cuda_graph.impl",
-       {{"cuda_graph.impl=local"},
-        {iteration, "parallel.pipeline=2"},
+       {{iteration, "parallel.pipeline=2"},
         {iteration, "parallel.tensor=2"},
         {iteration, "parallel.expert=2"},
         {iteration, "model.hidden_dropout=0.1"},
-        {iteration, "activation_offload.enabled=true"},
         {iteration, "layer_offload.layers=1"},
         {iteration, "paged_stash.enabled=true"},
         {iteration, "moe.rank_capacity_factor=1.5"}}},
@@ -63,45 +66,80 @@ TEST(Validate, EveryFeatureThatIsMissingIsRefusedByName) {
     EXPECT_THAT(row.fix, ::testing::StartsWith("use "));
   }
   EXPECT_EQ(keys.size(), cases.size());
-  const std::vector<std::string> texts = validate(quickstart({"cuda_graph.impl=local"}), 1);
+  const std::vector<std::string> texts =
+      validate(quickstart({local, "moe.router.score=sigmoid"}), 1);
   ASSERT_EQ(texts.size(), 1u);
   EXPECT_EQ(texts[0],
-            "error: the capture of CUDA graphs of modules is not in this version of Ferry (0.1)\n"
-            "  --> command line   cuda_graph.impl = \"local\"\n"
+            "error: sigmoid routing is not in this version of Ferry (0.1)\n"
+            "  --> command line   moe.router.score = \"sigmoid\"\n"
             "  why : the configuration is legal, and this version cannot run it\n"
-            "  try : use cuda_graph.impl = full_iteration, or cuda_graph.impl = none");
+            "  try : use moe.router.score = softmax");
 }
 
-// Each of them, since they share the key of the graph.
+// Each of them, since they share the keys of the graphs.
+void expect_refused(const std::vector<std::string>& graphs, const std::string& override,
+                    const std::string& text) {
+  std::vector<std::string> overrides = graphs;
+  overrides.push_back(override);
+  std::string texts;
+  for (const std::string& error : validate(quickstart(overrides), 2)) texts += error + "\n";
+  EXPECT_THAT(texts, HasSubstr("error: " + text)) << override;
+  EXPECT_THAT(texts, HasSubstr("  try : use cuda_graph.")) << override;
+  EXPECT_THAT(texts, HasSubstr("   " + override.substr(0, override.find('=')))) << override;
+  for (const std::string& error : validate(quickstart({override}), 2))
+    EXPECT_THAT(error, ::testing::Not(HasSubstr(text))) << override;
+}
+
+constexpr std::pair<const char*, const char*> kNoGraphs[] = {
+    {"parallel.tensor=2", "a CUDA graph with tensor parallelism is"},
+    {"model.hidden_dropout=0.1",
+     "a CUDA graph with dropout, whose random numbers change from step to step, is"},
+    {"model.attention_dropout=0.1", "a CUDA graph with dropout, whose random"},
+    {"paged_stash.enabled=true",
+     "a CUDA graph with the paged stash, whose steps may run again, is"},
+    {"moe.rank_capacity_factor=1.5",
+     "a CUDA graph with a bound on rows, whose steps may run again, is"},
+};
+
 TEST(Validate, AGraphOfTheIterationIsRefusedWithWhatItCannotHold) {
-  const std::string iteration = "cuda_graph.impl=full_iteration";
-  EXPECT_TRUE(validate(quickstart({iteration}), 1).empty());
-  EXPECT_TRUE(validate(quickstart({iteration, "recompute.granularity=selective",
-                                   "recompute.modules=[layernorm,moe_act]"}),
+  const std::vector<std::string> iteration = {"cuda_graph.impl=full_iteration"};
+  EXPECT_TRUE(validate(quickstart(iteration), 1).empty());
+  EXPECT_TRUE(validate(quickstart({iteration[0], "recompute.granularity=selective",
+                                   "recompute.modules=[layernorm,moe_act]",
+                                   "activation_offload.enabled=true",
+                                   "activation_offload.modules=[core_attn,moe_act]",
+                                   "activation_offload.max_inflight=1"}),
                        1)
                   .empty());
-  const std::vector<std::pair<std::string, std::string>> cases = {
-      {"parallel.pipeline=2", "in a pipeline is"},
-      {"parallel.tensor=2", "with tensor parallelism is"},
-      {"parallel.expert=2", "with expert parallelism, whose counts of rows the host needs, is"},
-      {"parallel.expert_tensor=2", "with expert parallelism, whose counts"},
-      {"model.hidden_dropout=0.1", "with dropout, whose random numbers change from step to step,"},
-      {"model.attention_dropout=0.1", "with dropout, whose random"},
-      {"activation_offload.enabled=true", "with activation offload is"},
-      {"layer_offload.layers=1", "with layer offload is"},
-      {"paged_stash.enabled=true", "with the paged stash, whose steps may run again, is"},
-      {"moe.rank_capacity_factor=1.5", "with a bound on rows, whose steps may run again, is"},
-  };
-  for (const auto& [override, text] : cases) {
-    std::string texts;
-    for (const std::string& error : validate(quickstart({iteration, override}), 2))
-      texts += error + "\n";
-    EXPECT_THAT(texts, HasSubstr("error: a graph of the iteration " + text)) << override;
-    EXPECT_THAT(texts, HasSubstr("use cuda_graph.impl = none, or ")) << override;
-    EXPECT_THAT(texts, HasSubstr("   " + override.substr(0, override.find('=')))) << override;
-    for (const std::string& error : validate(quickstart({override}), 2))
-      EXPECT_THAT(error, ::testing::Not(HasSubstr("graph of the iteration"))) << override;
-  }
+  for (const auto& [override, text] : kNoGraphs) expect_refused(iteration, override, text);
+  expect_refused(iteration, "parallel.pipeline=2", "a graph of the iteration in a pipeline is");
+  for (const std::string ranks : {"parallel.expert=2", "parallel.expert_tensor=2"})
+    expect_refused(iteration, ranks,
+                   "a graph of the iteration with expert parallelism, whose counts of rows the "
+                   "host needs, is");
+  expect_refused(iteration, "layer_offload.layers=1",
+                 "a graph of the iteration with layer offload");
+}
+
+TEST(Validate, GraphsOfModulesAreRefusedWithWhatTheyCannotHold) {
+  const std::vector<std::string> layers = {"cuda_graph.impl=local"};
+  const std::vector<std::string> parts = {"cuda_graph.impl=local",
+                                          "cuda_graph.modules=[attn,moe_router,moe_preprocess]"};
+  EXPECT_TRUE(validate(quickstart(layers), 1).empty());
+  EXPECT_TRUE(validate(quickstart({parts[0], parts[1], "parallel.expert=2"}), 2).empty());
+  EXPECT_TRUE(validate(quickstart({parts[0], parts[1], "activation_offload.enabled=true",
+                                   "activation_offload.modules=[expert_fc1,moe_act]",
+                                   "activation_offload.delay_until_graph=true"}),
+                       1)
+                  .empty());
+  for (const auto& [override, text] : kNoGraphs) expect_refused(parts, override, text);
+  expect_refused(layers, "parallel.expert=2", "a graph of MoE layers with expert parallelism");
+  expect_refused({parts[0], "cuda_graph.modules=[moe]"}, "parallel.expert=2",
+                 "a graph of MoE layers with expert parallelism");
+  expect_refused(layers, "parallel.pipeline=2", "a graph of whole layers in a pipeline");
+  expect_refused({parts[0], parts[1], "recompute.granularity=selective"},
+                 "recompute.modules=[layernorm]",
+                 "recompute of layernorm beside graphs of modules");
 }
 
 }  // namespace
