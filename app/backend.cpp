@@ -80,8 +80,10 @@ Backend choose_backend(const std::string& wanted, const std::string& precision, 
 }
 
 Backend choose_backend(const RunConfig& config, Runtime& runtime) {
-  return choose_backend(config.run.backend, config.model.precision, runtime,
-                        config.parallel.share_gpu);
+  Backend backend = choose_backend(config.run.backend, config.model.precision, runtime,
+                                   config.parallel.share_gpu);
+  backend.device().set_poison_memory(config.debug.poison_memory);
+  return backend;
 }
 
 }  // namespace ferry

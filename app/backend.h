@@ -32,7 +32,7 @@ struct Backend {
 /// wanted and a rank has no GPU, if only some have one, or if two share one without `share_gpu`.
 Backend choose_backend(const std::string& wanted, const std::string& precision, Runtime& runtime,
                        bool share_gpu = false);
-/// As the configuration has these.
+/// As the configuration has these, and with debug.poison_memory.
 Backend choose_backend(const RunConfig& config, Runtime& runtime);
 
 }  // namespace ferry

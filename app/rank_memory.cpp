@@ -43,10 +43,10 @@ void add_save_memory(MemoryEstimate& memory, const RunConfig& config, int64_t st
                                             static_cast<double>(updated);
   const int64_t copies = std::llround(static_cast<double>(stored) * on_host);
   memory.save_staging = stored - copies;
-  const double limit = config.checkpoint.copy_gib * (1 << 30);
+  const int64_t limit = config.checkpoint.copy_bytes();
   // Where the fraction is chosen in the run, state that has copies now may need staging then.
   const bool bounded = limit > 0 && !(offload.enabled && !offload.fraction);
-  memory.save_copies = bounded ? std::min(copies, static_cast<int64_t>(std::ceil(limit))) : copies;
+  memory.save_copies = bounded ? std::min(copies, limit) : copies;
 }
 
 // The layer of a parameter, -1 for the ends of the model.

@@ -3,6 +3,7 @@
 // The tables of a configuration that say what to train on, for how long and how: [run], [parallel],
 // [batch], [checkpoint], [data], [debug]. The members have the names of the keys.
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -172,6 +173,8 @@ struct CheckpointTable {
 
   /// Whether periodic saves are written while training goes on, and need memory for it.
   bool beside_training() const { return async && every > 0; }
+  /// copy_gib in bytes, rounded up; 0: no limit.
+  int64_t copy_bytes() const { return static_cast<int64_t>(std::ceil(copy_gib * (1 << 30))); }
 
   template <class Visitor>
   static void visit_fields(Visitor&& visit) {

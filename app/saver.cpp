@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <utility>
@@ -46,9 +45,8 @@ Saver::Saver(const Run& run, const Start& start, const std::string& layout,
     base_.file_system = slow_.get();
   }
   if (!config.checkpoint.beside_training()) return;
-  snapshot_ = std::make_unique<GuardedSnapshot>(
-      snapshot_source(run.model),
-      static_cast<int64_t>(std::ceil(config.checkpoint.copy_gib * (1 << 30))));
+  snapshot_ =
+      std::make_unique<GuardedSnapshot>(snapshot_source(run.model), config.checkpoint.copy_bytes());
   background_ = std::make_unique<BackgroundSave>(run.runtime.make_control("checkpoint"));
 }
 

@@ -40,7 +40,6 @@ using Clock = std::chrono::steady_clock;
 
 Backend open_backend(const RunConfig& config, Runtime& runtime) {
   Backend backend = choose_backend(config, runtime);
-  backend.device().set_poison_memory(config.debug.poison_memory);
   open_gemm_cache(config, /*may_record=*/false, backend.device(), runtime.control(),
                   [&](const std::string& notice) {
                     backend.notice += (backend.notice.empty() ? "" : "\n! ") + notice;

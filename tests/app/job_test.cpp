@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "app/backend.h"
+#include "app/run_config.h"
 #include "core/mark.h"
 
 namespace ferry {
@@ -75,6 +76,15 @@ TEST(ChooseBackend, TakesTheCpuWhereItIsAskedFor) {
   EXPECT_THAT(backend.binding,
               AllOf(HasSubstr("rank 0 on " + runtime->host_name() + ": " + backend.device().name()),
                     HasSubstr(", CPUs ")));
+}
+
+TEST(ChooseBackend, PoisonsMemoryForEveryCommand) {
+  const auto runtime = Runtime::start();
+  RunConfig config;
+  config.run.backend = "cpu";
+  EXPECT_FALSE(choose_backend(config, *runtime).device().poison_memory());
+  config.debug.poison_memory = true;
+  EXPECT_TRUE(choose_backend(config, *runtime).device().poison_memory());
 }
 
 TEST(ChooseBackend, AutoTakesAGpuIfThereIsOneAndItHasThePrecision) {
