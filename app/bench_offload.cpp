@@ -8,7 +8,6 @@
 #include "app/backend.h"
 #include "app/bench.h"
 #include "app/bench_steps.h"
-#include "app/data_spec.h"
 #include "app/gemm_cache.h"
 #include "app/gib.h"
 #include "app/recompute_plan.h"
@@ -89,10 +88,8 @@ ExitCode bench_offload(const RunConfig& config, const std::vector<std::string>& 
   const MeshGroups groups(mesh, *backend.world);
   const auto stream = backend.device().make_stream("compute");
   TrainModel model(config, *stream, groups, runtime.local_size());
-  RunConfig needed = config;
-  needed.run.steps = std::ssize(cases) * (options.warmup + options.steps + 1);
-  Loader loader(open_dataset(training_data_spec(needed, runtime.size())),
-                loader_config(config, groups));
+  Loader loader =
+      step_loader(config, groups, std::ssize(cases) * (options.warmup + options.steps + 1));
   const AutoOffload::Rates rates = measure_copy_rates(backend.device());
 
   std::vector<Measured> measured;

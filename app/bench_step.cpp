@@ -9,7 +9,6 @@
 #include "app/bench.h"
 #include "app/bench_steps.h"
 #include "app/console.h"
-#include "app/data_spec.h"
 #include "app/gemm_cache.h"
 #include "app/gib.h"
 #include "app/host_memory.h"
@@ -95,10 +94,8 @@ ExitCode bench_step(const RunConfig& config, Runtime& runtime, const StepBenchOp
   open_gemm_cache(config, /*may_record=*/true, backend.device(), runtime.control());
   const auto stream = backend.device().make_stream("compute");
   TrainModel model(config, *stream, groups, runtime.local_size());
-  RunConfig needed = config;
-  needed.run.steps = options.warmup + options.steps + WatchedSteps::kSteps;
-  Loader loader(open_dataset(training_data_spec(needed, runtime.size())),
-                loader_config(config, groups));
+  Loader loader =
+      step_loader(config, groups, options.warmup + options.steps + WatchedSteps::kSteps);
 
   const double step_tokens =
       static_cast<double>(config.global_batch(runtime.size()) * config.model.seq);

@@ -4,9 +4,17 @@
 #include <cmath>
 
 #include "app/batch_feed.h"
+#include "app/data_spec.h"
 #include "app/host_sum.h"
 
 namespace ferry {
+
+Loader step_loader(const RunConfig& config, const MeshGroups& groups, int64_t num_steps) {
+  RunConfig needed = config;
+  needed.run.steps = num_steps;
+  return Loader(open_dataset(training_data_spec(needed, groups.mesh().world())),
+                loader_config(config, groups));
+}
 
 StepTimes measure_steps(const RunConfig& config, const Backend& backend, TrainModel& model,
                         Loader& loader, int64_t first_step, int64_t warmup, int64_t steps,

@@ -22,6 +22,9 @@ struct StepTimes {
   double loss = 0;                   // of the last step, per token
 };
 
+/// The configuration's training data, as much as `num_steps` steps need.
+Loader step_loader(const RunConfig& config, const MeshGroups& groups, int64_t num_steps);
+
 /// Called after each step with the seconds of the step and, of it, of the optimizer.
 using AfterStep = std::function<void(double, double)>;
 
