@@ -70,7 +70,6 @@ class ActivationOffload::Pass final : public TapePolicy {
   void backward_done(Stream& stream) override {
     CHECK(record_groups_.empty(), "records of a pass were not loaded");
     if (in_use_) reload_next(stream);
-    if (stream.is_captured()) owner_.engine_.finish(stream);
     groups_.clear();
   }
 

@@ -98,12 +98,6 @@ void CopyEngine::settle() {
   for (Moved* moved : {&d2h_, &h2d_}) std::fill(moved->recorded.begin(), moved->recorded.end(), 0);
 }
 
-void CopyEngine::finish(Stream& compute) {
-  for (const auto& copies : {to_host_.get(), to_device_.get()})
-    if (copies->is_captured() == compute.is_captured()) compute.wait(copies->record());
-  release_until(num_left_);
-}
-
 void CopyEngine::reload(HostedTensor& hosted, Stream& compute) {
   CHECK(hosted.away(), "a tensor is reloaded twice");
   hosted.device_ = take_back(hosted);

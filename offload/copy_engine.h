@@ -8,9 +8,9 @@
 // On the CPU the "host" memory is other memory of the CPU, and the copies are tasks of two CPU
 // streams: a wait that is missing is a data race that ThreadSanitizer names.
 //
-// Inside a graph (core/graph.h) the copies are part of it: they begin and end there, memory is let
-// go where the compute stream has waited for its copy, and nothing is timed. Between settle() and
-// finish() only.
+// Inside a graph (core/graph.h), which is recorded after settle(), the copies are part of it: all
+// that leaves is brought back, memory is let go where the compute stream has waited for its copy,
+// and nothing is timed.
 
 #include <deque>
 #include <initializer_list>
@@ -64,8 +64,6 @@ class CopyEngine {
   void release_finished();
   /// The host waits until nothing is on its way: then a graph of copies may be recorded.
   void settle();
-  /// `compute` waits until nothing is on its way.
-  void finish(Stream& compute);
   bool has_copies_under_way() const { return !under_way_.empty(); }
 
   /// Starts to bring it back into new memory, whose first use is on `compute`. Once only.

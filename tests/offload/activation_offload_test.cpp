@@ -284,7 +284,7 @@ TEST_F(ActivationOffloadTest, GroupsLeaveAfterTheNextLaunch) {
     stream().zero(x);
     tape.save(stream(), label, {x});
   };
-  for (const bool launches : {false, true}) {
+  for (const bool launches : {true, false}) {
     offload.begin_step(one_by_one(2), stream());
     Tape tape(Tape::Mode::Record, &offload.policy({0, 0}));
     if (launches) offload.part_launched(stream());
@@ -297,10 +297,10 @@ TEST_F(ActivationOffloadTest, GroupsLeaveAfterTheNextLaunch) {
     EXPECT_EQ(moved_up(offload), (Moved{1, 1}));
     tape.save(stream(), Label::Router, {Tensor::empty(stream(), "small", {1}, DType::F32)});
     save(tape, Label::ExpertFc1, kF);
-    EXPECT_EQ(moved_up(offload), launches ? (Moved{1, 1}) : (Moved{2, 1}));
+    EXPECT_EQ(moved_up(offload), (Moved{1, 1}));
     tape.forward_done(stream());
-    // Where plans are fixed, the last group of each module stays.
-    EXPECT_EQ(moved_up(offload), launches ? (Moved{1, 1}) : (Moved{2, 2}));
+    // In the second step the plan is fixed, and the last group of each module stays.
+    EXPECT_EQ(moved_up(offload), launches ? (Moved{2, 2}) : (Moved{1, 1}));
     tape.load<1>(stream(), Label::ExpertFc1);
     tape.load<1>(stream(), Label::Router);
     for (const Label label : {Label::CoreAttn, Label::ExpertFc1, Label::CoreAttn})

@@ -165,7 +165,6 @@ TEST_P(CopyEngineTest, IsRecordedInAGraph) {
       stream().copy(out, engine.bring_back(*hosted, stream()));
       EXPECT_FALSE(engine.has_copies_under_way()) << "compute has waited for it";
     }
-    engine.finish(stream());
   });
   EXPECT_EQ(ledger.current(), 0);
   EXPECT_TRUE(engine.traffic().empty());
