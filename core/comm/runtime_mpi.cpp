@@ -2,7 +2,10 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <iostream>
 
@@ -34,6 +37,12 @@ void let_gpus_wait_for_peers() {
   // Streams that wait for a peer must not share a hardware queue with those that work; 8 unless
   // set.
   CHECK(setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0, "setenv failed");
+}
+
+// MPI writes to sockets whose other end may be gone. That is an error of its call, and not the end
+// of this rank: then it would be reported as lost beside the one that was.
+void let_writes_fail() {
+  CHECK(std::signal(SIGPIPE, SIG_IGN) != SIG_ERR, "signal: ", std::strerror(errno));
 }
 
 class SoloRuntime final : public Runtime {
@@ -134,6 +143,7 @@ class MpiRuntime final : public Runtime {
   explicit MpiRuntime(int num_ranks) {
     avoid_forbidden_copies();
     let_gpus_wait_for_peers();
+    let_writes_fail();
     int provided = MPI_THREAD_SINGLE;
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
     if (provided < MPI_THREAD_MULTIPLE)

@@ -1,7 +1,9 @@
 #include "core/comm/runtime.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <string>
 
 #include "core/comm/nccl_group.h"
@@ -36,6 +38,16 @@ TEST_F(RuntimeMpi, KnowsItsHost) {
   EXPECT_LT(runtime().local_rank(), runtime().local_size());
   EXPECT_LE(runtime().local_size(), runtime().size());
   EXPECT_FALSE(runtime().host_name().empty());
+}
+
+// As MPI does to a rank that is gone.
+TEST_F(RuntimeMpi, AWriteToSomebodyWhoIsGoneIsAnError) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  close(ends[0]);
+  EXPECT_EQ(write(ends[1], "x", 1), -1);
+  EXPECT_EQ(errno, EPIPE);
+  close(ends[1]);
 }
 
 TEST_F(RuntimeMpi, NcclNeedsAGpu) {
