@@ -86,4 +86,11 @@ Backend choose_backend(const RunConfig& config, Runtime& runtime) {
   return backend;
 }
 
+void require_gpu_for_graphs(const RunConfig& config, const Backend& backend) {
+  if (config.cuda_graph.impl == "none" || backend.on_gpu()) return;
+  fail(ExitCode::Usage, "error: cuda_graph.impl = ", config.cuda_graph.impl,
+       " on the CPU\n  why : run.backend = ", config.run.backend,
+       " is the CPU here, and only GPUs replay recorded work\n  try : cuda_graph.impl = none");
+}
+
 }  // namespace ferry

@@ -34,5 +34,8 @@ Backend choose_backend(const std::string& wanted, const std::string& precision, 
                        bool share_gpu = false);
 /// As the configuration has these, and with debug.poison_memory.
 Backend choose_backend(const RunConfig& config, Runtime& runtime);
+/// Before training steps: Error(ExitCode::Usage) if cuda_graph.impl asks for graphs and
+/// run.backend = "auto" found no GPU.
+void require_gpu_for_graphs(const RunConfig& config, const Backend& backend);
 
 }  // namespace ferry

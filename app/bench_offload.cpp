@@ -4,12 +4,14 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 
 #include "app/backend.h"
 #include "app/bench.h"
 #include "app/bench_steps.h"
 #include "app/gemm_cache.h"
 #include "app/gib.h"
+#include "app/graph_plan.h"
 #include "app/recompute_plan.h"
 #include "core/median.h"
 
@@ -55,7 +57,7 @@ Measured measure(const Case& bench_case, const Backend& backend, TrainModel& mod
   return measured;
 }
 
-// The recomputation of modules from their input is built into the model.
+// The recomputation of modules from their input, and graphs of modules, are built into the model.
 void check_same_model(const Case& bench_case, const RunConfig& config) {
   if (bench_case.config.layer_offload.weights)
     fail(ExitCode::Usage, "error: --case '", bench_case.text,
@@ -68,6 +70,11 @@ void check_same_model(const Case& bench_case, const RunConfig& config) {
     fail(ExitCode::Usage, "error: --case '", bench_case.text,
          "' recomputes other modules from their inputs than the configuration\n  why : all cases "
          "run on one model\n  try : give that recompute table to all cases, without --case");
+  const std::set<Label> parts = graphed_parts(bench_case.config.cuda_graph);
+  if (!parts.empty() && parts != graphed_parts(config.cuda_graph))
+    fail(ExitCode::Usage, "error: --case '", bench_case.text,
+         "' has graphs of other modules than the configuration\n  why : all cases run on one "
+         "model\n  try : give cuda_graph.modules to all cases, without --case");
 }
 
 }  // namespace
@@ -83,6 +90,7 @@ ExitCode bench_offload(const RunConfig& config, const std::vector<std::string>& 
   cases.push_back({"", config});  // the first one again: what the machine's clock did meanwhile
 
   const Backend backend = choose_backend(config, runtime);
+  for (const Case& bench_case : cases) require_gpu_for_graphs(bench_case.config, backend);
   open_gemm_cache(config, /*may_record=*/true, backend.device(), runtime.control());
   const Mesh mesh(runtime.size(), mesh_sizes(config.parallel));
   const MeshGroups groups(mesh, *backend.world);

@@ -81,6 +81,7 @@ std::string kernel_table(const nlohmann::ordered_json& kernels) {
 
 ExitCode bench_step(const RunConfig& config, Runtime& runtime, const StepBenchOptions& options) {
   const Backend backend = choose_backend(config, runtime);
+  require_gpu_for_graphs(config, backend);
   if (options.kernels && backend.device().is_cpu())
     fail(ExitCode::Usage,
          "error: --kernels lists the kernels of a GPU, and this run is on the CPU\n"

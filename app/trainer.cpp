@@ -40,6 +40,7 @@ using Clock = std::chrono::steady_clock;
 
 Backend open_backend(const RunConfig& config, Runtime& runtime) {
   Backend backend = choose_backend(config, runtime);
+  require_gpu_for_graphs(config, backend);
   open_gemm_cache(config, /*may_record=*/false, backend.device(), runtime.control(),
                   [&](const std::string& notice) {
                     backend.notice += (backend.notice.empty() ? "" : "\n! ") + notice;

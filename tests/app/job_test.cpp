@@ -87,6 +87,25 @@ TEST(ChooseBackend, PoisonsMemoryForEveryCommand) {
   EXPECT_TRUE(choose_backend(config, *runtime).device().poison_memory());
 }
 
+TEST(ChooseBackend, GraphsNeedAGpuToTrain) {
+  const auto runtime = Runtime::start();
+  RunConfig config;
+  config.model.precision = "fp64";  // that is the CPU
+  const Backend backend = choose_backend(config, *runtime);
+  require_gpu_for_graphs(config, backend);
+  config.cuda_graph.impl = "local";
+  try {
+    require_gpu_for_graphs(config, backend);
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::Usage);
+    EXPECT_STREQ(error.what(),
+                 "error: cuda_graph.impl = local on the CPU\n"
+                 "  why : run.backend = auto is the CPU here, and only GPUs replay recorded work\n"
+                 "  try : cuda_graph.impl = none");
+  }
+}
+
 TEST(ChooseBackend, AutoTakesAGpuIfThereIsOneAndItHasThePrecision) {
   const auto runtime = Runtime::start();
   EXPECT_FALSE(choose_backend("auto", "fp64", *runtime).on_gpu());

@@ -142,6 +142,8 @@ PYTHON
   code 2 "$FERRY" bench offload configs/quickstart.toml run.backend=cpu \
     --case "recompute.granularity=selective recompute.modules=[moe]"
   says "all cases run on one model"
+  code 2 "$FERRY" bench offload configs/quickstart.toml --case "cuda_graph.impl=local"
+  says "has graphs of other modules than the configuration"
 }
 
 try without none

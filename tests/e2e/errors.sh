@@ -188,6 +188,11 @@ nonfinite() {
   clear "non-finite numbers at step 5"
 }
 
+graphs_without_a_gpu() {
+  code 2 train "$temp/graphs" run.backend=auto model.precision=fp64 cuda_graph.impl=local
+  says "error: cuda_graph.impl = local on the CPU"
+}
+
 one_rank_throws() { # RANK: the job ends at once, and rank by rank nothing waits
   local before=$SECONDS
   code 1 train_ranks 2 "$temp/throws-$1" debug.throw_at.rank="$1" debug.throw_at.step=3
@@ -240,6 +245,7 @@ if "$FERRY" version --json | "$FERRY_PYTHON" -c 'import json, sys; sys.exit(bool
 else
   skip cuda_without_a_gpu "there is a GPU"
 fi
+try graphs_without_a_gpu graphs_without_a_gpu
 try nonfinite_numbers nonfinite
 try rank_0_throws one_rank_throws 0
 try rank_1_throws one_rank_throws 1
