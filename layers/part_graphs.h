@@ -142,29 +142,27 @@ class PartGraph {
     return recorded_.emplace_back(std::make_unique<Recorded>()).get();
   }
 
-  static Tensor same_kind(Stream& stream, const Tensor& tensor) {
-    return Tensor::empty(stream, "inputs of graphs", tensor.shape(), tensor.dtype());
-  }
-
   void record_forward(Pass& pass, Recorded& part, const Tensor& x, const Forward& run) {
-    part.x = same_kind(pass.stream, x);
     part.policy = std::make_unique<KeepInGraph>(pass.tape().policy());
     part.tape = std::make_unique<Tape>(Tape::Mode::Record, part.policy.get());
-    part.forward = capture(
-        pass.stream, [&] { pass.with_tape(*part.tape, [&] { part.y = run(part.x); }); },
-        Unreleased::Kept);
+    part.forward = record(pass, part, part.x, x, [&] { part.y = run(part.x); });
     part.saved = part.policy->take(pass.stream, pass.tape().ledger());
-    graphs_.recorded(*part.forward);
   }
 
   void record_backward(Pass& pass, Recorded& part, const Tensor& dy, const Backward& run) {
-    part.dy = same_kind(pass.stream, dy);
-    part.backward = capture(
-        pass.stream, [&] { pass.with_tape(*part.tape, [&] { part.dx = run(part.dy); }); },
-        Unreleased::Kept);
+    part.backward = record(pass, part, part.dy, dy, [&] { part.dx = run(part.dy); });
     CHECK(part.tape->empty(), part.tape->num_records(), " records of a graph were never loaded");
     part.tape.reset();
-    graphs_.recorded(*part.backward);
+  }
+
+  // What `body` makes of `input`, which will be copied from tensors like `like`.
+  std::unique_ptr<Graph> record(Pass& pass, Recorded& part, Tensor& input, const Tensor& like,
+                                const std::function<void()>& body) {
+    input = Tensor::empty(pass.stream, "inputs of graphs", like.shape(), like.dtype());
+    auto graph = capture(
+        pass.stream, [&] { pass.with_tape(*part.tape, body); }, Unreleased::Kept);
+    graphs_.recorded(*graph);
+    return graph;
   }
 
   PartGraphs& graphs_;
@@ -173,13 +171,14 @@ class PartGraph {
   std::vector<std::unique_ptr<Recorded>> recorded_;
 };
 
-/// A module as graphs.
-class GraphedModule final : public Module {
+/// A Module, or what is like one with another result, as graphs.
+template <class Interface, class Result>
+class Graphed final : public Interface {
  public:
-  GraphedModule(std::unique_ptr<Module> inner, PartGraphs& graphs)
+  Graphed(std::unique_ptr<Interface> inner, PartGraphs& graphs)
       : inner_(std::move(inner)), part_(graphs) {}
 
-  Tensor forward(Pass& pass, const Tensor& x) override {
+  Result forward(Pass& pass, const Tensor& x) override {
     return part_.forward(pass, x, [&](const Tensor& in) { return inner_->forward(pass, in); });
   }
   Tensor backward(Pass& pass, const Tensor& dy) override {
@@ -188,8 +187,10 @@ class GraphedModule final : public Module {
   void visit(const ParameterVisitor& visitor) override { inner_->visit(visitor); }
 
  private:
-  std::unique_ptr<Module> inner_;
-  PartGraph<Tensor> part_;
+  std::unique_ptr<Interface> inner_;
+  PartGraph<Result> part_;
 };
+
+using GraphedModule = Graphed<Module, Tensor>;
 
 }  // namespace ferry

@@ -8,7 +8,6 @@
 #include "layers/init.h"
 #include "layers/mlp.h"
 #include "layers/sequence_slice.h"
-#include "moe/graphed_router.h"
 #include "moe/moe_layer.h"
 
 namespace ferry {
@@ -67,7 +66,7 @@ Gpt::Gpt(const GptConfig& config, const std::string& force_routing, uint64_t see
   const RouterDecorator decorate_router =
       [&](std::unique_ptr<RoutingModule> router) -> std::unique_ptr<RoutingModule> {
     if (!graphs.parts.contains(Label::Router)) return router;
-    return std::make_unique<GraphedRouter>(std::move(router), *graphs.graphs);
+    return std::make_unique<Graphed<RoutingModule, Routing>>(std::move(router), *graphs.graphs);
   };
 
   if (part.embedding)

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "tests/support/devices.h"
+#include "tests/support/error_of.h"
 
 namespace ferry::testing {
 namespace {
@@ -93,15 +94,6 @@ TEST_F(GroupedProductChecks, CountsMultiplicationsAndAdditions) {
 TEST_F(GroupedProductChecks, OffsetsAreSumsOfCounts) {
   const GroupedProduct made = product(GroupedPass::Forward, 7, {3, 0, 4});
   EXPECT_THAT(read_back<int32_t>(stream(), made.offsets(stream())), ElementsAre(0, 3, 3, 7));
-}
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST_F(GroupedProductChecks, NotEveryProductReadsTokensInPlace) {

@@ -7,42 +7,28 @@
 #include <thread>
 
 #include "app/model/cost_model.h"
-#include "tests/app/slice_contents.h"
-#include "tests/app/small_run.h"
-#include "tests/app/training_rank.h"
+#include "tests/app/snapshot_runs.h"
 
 namespace ferry {
 namespace {
 
-using Overrides = std::vector<std::string>;
 using testing::contents;
+using testing::kHost;
+using testing::kNarrow;
+using testing::Overrides;
 using testing::TrainingRank;
 
 const Overrides kDevice = {};
-const Overrides kNarrow = {"optimizer.precision_aware=true", "optimizer.exp_avg_dtype=bf16",
-                           "optimizer.exp_avg_sq_dtype=bf16", "model.precision=bf16"};
-const Overrides kHost = {"optimizer.offload.enabled=true", "optimizer.offload.fraction=1",
-                         "optimizer.offload.threads=2"};
 const Overrides kHalf = {"optimizer.offload.enabled=true", "optimizer.offload.fraction=0.5",
                          "optimizer.offload.overlap_d2h_h2d=true", "optimizer.offload.threads=2"};
 
-class GuardedSnapshotTest : public ::testing::Test {
+class GuardedSnapshotTest : public testing::SnapshotRuns {
  protected:
-  void train(const Overrides& overrides, const std::function<void(TrainingRank&)>& body) {
-    SCOPED_TRACE(::testing::PrintToString(overrides));
-    const RunConfig config = testing::small_run(dir_, overrides);
-    testing::run_ranks(1, [&](Group& world, Control&) {
-      TrainingRank rank(config, world);
-      body(rank);
-    });
-  }
   // The state as it is now.
   static std::map<std::string, std::string> state(TrainingRank& rank) {
     rank.model().finish_update();
     return contents(StateSnapshot::now(snapshot_source(rank.model())).slices());
   }
-
-  testing::TempDir dir_;
 };
 
 // What is read after further updates is the state of the snapshot, wherever it lives.

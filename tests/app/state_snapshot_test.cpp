@@ -5,23 +5,18 @@
 #include <cstring>
 
 #include "app/model/cost_model.h"
-#include "tests/app/slice_contents.h"
-#include "tests/app/small_run.h"
-#include "tests/app/training_rank.h"
+#include "tests/app/snapshot_runs.h"
 
 namespace ferry {
 namespace {
 
-using Overrides = std::vector<std::string>;
 using testing::contents;
+using testing::kHost;
+using testing::kNarrow;
+using testing::Overrides;
 using testing::TrainingRank;
 
 const Overrides kFull = {};
-const Overrides kHost = {"optimizer.offload.enabled=true", "optimizer.offload.fraction=1",
-                         "optimizer.offload.threads=2"};
-// Moments in less than full precision.
-const Overrides kNarrow = {"optimizer.precision_aware=true", "optimizer.exp_avg_dtype=bf16",
-                           "optimizer.exp_avg_sq_dtype=bf16", "model.precision=bf16"};
 
 // Reads what is in place, and counts that.
 class CountingSource final : public SliceSource {
@@ -33,21 +28,17 @@ class CountingSource final : public SliceSource {
   int num_reads = 0;
 };
 
-class StateSnapshotTest : public ::testing::Test {
+class StateSnapshotTest : public testing::SnapshotRuns {
  protected:
+  // After a step.
   void train(const Overrides& overrides, const std::function<void(TrainingRank&)>& body) {
-    SCOPED_TRACE(::testing::PrintToString(overrides));
-    const RunConfig config = testing::small_run(dir_, overrides);
-    testing::run_ranks(1, [&](Group& world, Control&) {
-      TrainingRank rank(config, world);
+    SnapshotRuns::train(overrides, [&](TrainingRank& rank) {
       rank.step();
       rank.model().finish_update();
       body(rank);
     });
   }
   int64_t num_parameters() { return count_parameters(testing::small_run(dir_).gpt()).total(); }
-
-  testing::TempDir dir_;
 };
 
 // So the host never holds the state twice.

@@ -9,6 +9,7 @@
 #include "layers/mlp.h"
 #include "tests/layers/over_ranks.h"
 #include "tests/support/devices.h"
+#include "tests/support/error_of.h"
 #include "tests/support/micro_batch.h"
 #include "tests/support/saved_bytes.h"
 
@@ -305,15 +306,6 @@ class Forgetful final : public Module {
   Tensor backward(Pass&, const Tensor& dy) override { return dy; }
   void visit(const ParameterVisitor&) override {}
 };
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST_F(RecomputeTest, SeesRecordsThatAreLeft) {
   Recompute module(std::make_unique<Forgetful>(), Label::Moe);
