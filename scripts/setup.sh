@@ -12,7 +12,8 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bundle=${FERRY_BUNDLE:-$root/.bundle}
 
-# package, then how else it may be present: command:NAME, header:PATH or python:MODULE.
+# package, then how else it may be present: command:NAME, header:PATH, library:NAME or
+# python:MODULE.
 ferry_packages='
 build-essential           command:g++
 cmake                     command:cmake
@@ -22,7 +23,7 @@ libopenmpi-dev            command:mpicxx
 openmpi-bin               command:mpirun
 libhdf5-dev               command:h5cc
 hdf5-tools                command:h5ls
-libopenblas-pthread-dev   header:cblas.h
+libopenblas-pthread-dev   library:openblas
 libtomlplusplus-dev       header:toml++/toml.h
 libcli11-dev              header:CLI/CLI.hpp
 libfmt-dev                header:fmt/format.h
@@ -60,6 +61,14 @@ setup_present() {
       for directory in "$bundle/include" /usr/include "/usr/include/$(uname -m)-linux-gnu" \
         /usr/local/include; do
         [ ! -e "$directory/$name" ] || return 0
+      done
+      return 1
+      ;;
+    # The header cblas.h would not do for OpenBLAS: the reference library brings one, too.
+    library)
+      for directory in "$bundle/lib" "/usr/lib/$(uname -m)-linux-gnu" /usr/lib64 /usr/lib \
+        /usr/local/lib; do
+        [ ! -e "$directory/lib$name.so" ] || return 0
       done
       return 1
       ;;
