@@ -2,8 +2,8 @@
 
 // Every rank gets the tokens of all ranks (all-gather), takes the rows of its own experts, and sums
 // its results with the others' (reduce-scatter). Few large messages instead of many small ones;
-// more memory and traffic than all-to-all, unless top_k is near the number of ranks. With a
-// RankCapacity the host waits for nothing.
+// more memory and traffic than all-to-all, unless nearly all tokens have experts on nearly all
+// ranks. With a RankCapacity the host waits for nothing.
 
 #include "moe/dispatcher.h"
 

@@ -1,9 +1,9 @@
 #pragma once
 
-// Each token goes to the ranks of its experts, and nowhere else: rows are ordered by rank and
-// expert, exchanged (all-to-all), and ordered by expert again where they arrive. With expert tensor
-// parallelism a row goes to every rank that has a part of the expert's matrices; each of them
-// returns a partial sum.
+// Each token goes to the ranks of its experts, and nowhere else: once to each of them, also if that
+// has several of its experts. The rank that gets it makes the rows of its experts, and returns one
+// row per token, the sum of what its experts made of it. With expert tensor parallelism a token
+// goes to every rank that has a part of an expert's matrices; each of them returns a partial sum.
 //
 // The exchange itself has the size of what comes, so the host waits for the counts also with a
 // RankCapacity; what the experts work on has a fixed size then.
@@ -30,6 +30,13 @@ class AllToAllDispatcher final : public Dispatcher {
   struct Plan;
   std::shared_ptr<Plan> start_plan(Pass& pass, const Routing& routing) const;
   void finish_plan(Pass& pass, Plan& plan) const;
+  /// [N, D] of the tokens that have experts on this rank, from everybody's own [T, D]. Finishes the
+  /// plan.
+  Tensor bring(Pass& pass, Plan& plan, const Tensor& own) const;
+  /// Own [T, D] = residual (may be undefined) + the sum over the ranks that a token went to, from
+  /// everybody's [N, D] of the tokens that arrived.
+  Tensor give_back(Stream& stream, const Plan& plan, const Tensor& arrived, const Tensor& residual,
+                   std::string_view name) const;
 
   int64_t num_experts_;
   ExpertParallel experts_;

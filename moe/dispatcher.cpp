@@ -1,6 +1,5 @@
 #include "moe/dispatcher.h"
 
-#include "core/ops/row_capacity.h"
 #include "moe/all_gather_dispatcher.h"
 #include "moe/all_to_all_dispatcher.h"
 #include "moe/local_dispatcher.h"
@@ -37,14 +36,6 @@ Dispatcher::Gradients Dispatcher::dispatch_backward(Pass& pass, const Tensor& dr
   result.x = tokens_of_rows(pass, drows, dresidual);
   result.probs = numbers_of_choices(pass, dprobs);
   return result;
-}
-
-Tensor Dispatcher::limit_offsets(Pass& pass, const RoutingPlan& plan, int64_t num_local,
-                                 int64_t limit) {
-  const Tensor offsets = Tensor::empty(pass.stream, "routing plan", {num_local + 1}, DType::I32);
-  const Tensor num_over = pass.totals.get(pass.stream, "over_capacity", {1}, DType::I32);
-  limit_rows(pass.stream, offsets, num_over, plan, limit);
-  return offsets;
 }
 
 std::unique_ptr<Dispatcher> make_dispatcher(const std::string& kind, int64_t num_experts,

@@ -79,10 +79,6 @@ class Dispatcher {
                                           const Routing& routing) {
     return pass.training ? experts.row_limit(routing.experts.numel()) : std::nullopt;
   }
-  /// The offsets [num_local + 1] of the first experts of `plan`, cut off at `limit` rows, as is the
-  /// plan. Counts in step total "over_capacity" if that leaves rows out.
-  static Tensor limit_offsets(Pass& pass, const RoutingPlan& plan, int64_t num_local,
-                              int64_t limit);
 
   /// Makes the plan of this micro-batch, unless it is there already.
   template <class Make>

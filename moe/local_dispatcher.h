@@ -21,11 +21,6 @@ class LocalDispatcher final : public Dispatcher {
   Tensor numbers_of_choices(Pass& pass, const Tensor& by_row) const override;
 
  private:
-  struct Plan {
-    RoutingPlan rows;
-    int64_t num_tokens;
-  };
-
   bool gather_;
 };
 

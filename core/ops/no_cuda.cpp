@@ -116,9 +116,8 @@ void unstash_pages(Stream&, const Tensor&, const PagePool&, const PageList&, con
   missing("unstash_pages");
 }
 void make_routing_plan(Stream&, const RoutingPlan&, const Tensor&) { missing("make_routing_plan"); }
-void make_regroup_plan(Stream&, const RoutingPlan&, const Tensor&) { missing("make_regroup_plan"); }
-void expand_choices(Stream&, const Tensor&, const Tensor&, int64_t, int64_t) {
-  missing("expand_choices");
+void find_destinations(Stream&, const Tensor&, const Tensor&, int64_t, int64_t, int64_t) {
+  missing("find_destinations");
 }
 void localise_experts(Stream&, const Tensor&, const Tensor&, int64_t, int64_t) {
   missing("localise_experts");
@@ -132,10 +131,9 @@ void gather_rows(Stream&, const Tensor&, const Tensor&, const Tensor&, int64_t) 
 void combine_rows(Stream&, const Tensor&, const Tensor&, const Tensor&, const RoutingPlan&) {
   missing("combine_rows");
 }
-void gather_scalars(Stream&, const Tensor&, const Tensor&, const Tensor&, int64_t) {
+void gather_scalars(Stream&, const Tensor&, const Tensor&, const Tensor&) {
   missing("gather_scalars");
 }
-void sum_copies(Stream&, const Tensor&, const Tensor&, int64_t) { missing("sum_copies"); }
 void qk_norm_forward(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                      const Tensor&, const AttentionDims&, QkNormKind, double) {
   missing("qk_norm_forward");

@@ -36,12 +36,6 @@ void check_choices(const Tensor& experts, const char* what) {
   CHECK(experts.dtype() == DType::I32, what, " are ", name_of(experts.dtype()));
 }
 
-void check_scalars(const Tensor& out, const Tensor& in) {
-  CHECK(out.dtype() == in.dtype(), "out is ", name_of(out.dtype()));
-  CHECK(in.dtype() == DType::F32 || in.dtype() == DType::F64, "in is ", name_of(in.dtype()));
-  CHECK(!out.same_memory(in), "out is the memory of in");
-}
-
 }  // namespace
 
 RoutingPlan RoutingPlan::empty(Stream& stream, int64_t num_experts, int64_t num_slots) {
@@ -58,23 +52,15 @@ void make_routing_plan(Stream& stream, const RoutingPlan& plan, const Tensor& ex
   run_op(stream, cpu::make_routing_plan, cuda::make_routing_plan, plan, experts);
 }
 
-void make_regroup_plan(Stream& stream, const RoutingPlan& plan, const Tensor& counts) {
-  check_plan(plan);
-  CHECK(counts.defined() && counts.shape().rank() == 2, "counts must be [ranks, E]");
-  CHECK(counts.dtype() == DType::I32, "counts are ", name_of(counts.dtype()));
-  CHECK_SHAPE(plan.counts, {counts.dim(1)});
-  run_op(stream, cpu::make_regroup_plan, cuda::make_regroup_plan, plan, counts);
-}
-
-void expand_choices(Stream& stream, const Tensor& virtual_experts, const Tensor& experts,
-                    int64_t experts_per_rank, int64_t copies) {
-  check_choices(virtual_experts, "virtual experts");
+void find_destinations(Stream& stream, const Tensor& destinations, const Tensor& experts,
+                       int64_t experts_per_rank, int64_t copies, int64_t num_ranks) {
+  check_choices(destinations, "destinations");
   check_choices(experts, "experts");
-  CHECK(experts_per_rank >= 1 && copies >= 1, experts_per_rank, " experts per rank, ", copies,
-        " copies");
-  CHECK_SHAPE(virtual_experts, {experts.dim(0), experts.dim(1) * copies});
-  run_op(stream, cpu::expand_choices, cuda::expand_choices, virtual_experts, experts,
-         experts_per_rank, copies);
+  CHECK(experts_per_rank >= 1 && copies >= 1 && num_ranks >= copies, experts_per_rank,
+        " experts per rank, ", copies, " copies, ", num_ranks, " ranks");
+  CHECK_SHAPE(destinations, {experts.dim(0), experts.dim(1) * copies});
+  run_op(stream, cpu::find_destinations, cuda::find_destinations, destinations, experts,
+         experts_per_rank, copies, num_ranks);
 }
 
 void localise_experts(Stream& stream, const Tensor& local_experts, const Tensor& experts,
@@ -113,20 +99,13 @@ void combine_rows(Stream& stream, const Tensor& y, const Tensor& rows, const Ten
   run_op(stream, cpu::combine_rows, cuda::combine_rows, y, rows, residual, plan);
 }
 
-void gather_scalars(Stream& stream, const Tensor& out, const Tensor& in, const Tensor& index,
-                    int64_t divisor) {
-  check_scalars(out, in);
+void gather_scalars(Stream& stream, const Tensor& out, const Tensor& in, const Tensor& index) {
+  CHECK(out.dtype() == in.dtype(), "out is ", name_of(out.dtype()));
+  CHECK(in.dtype() == DType::F32 || in.dtype() == DType::F64, "in is ", name_of(in.dtype()));
+  CHECK(!out.same_memory(in), "out is the memory of in");
   CHECK(out.numel() <= index.numel(), out.numel(), " outputs for ", index.numel(), " indices");
   CHECK(index.dtype() == DType::I32, "index is ", name_of(index.dtype()));
-  CHECK(divisor >= 1, "divisor is ", divisor);
-  run_op(stream, cpu::gather_scalars, cuda::gather_scalars, out, in, index, divisor);
-}
-
-void sum_copies(Stream& stream, const Tensor& out, const Tensor& in, int64_t copies) {
-  check_scalars(out, in);
-  CHECK(copies >= 1 && in.numel() == out.numel() * copies, copies, " copies of ", out.numel(),
-        " sums in ", in.numel(), " numbers");
-  run_op(stream, cpu::sum_copies, cuda::sum_copies, out, in, copies);
+  run_op(stream, cpu::gather_scalars, cuda::gather_scalars, out, in, index);
 }
 
 }  // namespace ferry

@@ -29,25 +29,21 @@ struct RoutingPlan {
 /// Fills the plan from experts [T, k] I32, all in [0, E).
 void make_routing_plan(Stream& stream, const RoutingPlan& plan, const Tensor& experts);
 
-/// The plan (k = 1) that brings rows received from several ranks into the order of experts, and
-/// back. The rows come as chunks: those of rank 0 by expert, those of rank 1 by expert, ... Slot s
-/// is received row s; within an expert, rows are ordered by rank. counts [ranks, E] I32 may have a
-/// total below R; then the rest of the plan is the identity.
-void make_regroup_plan(Stream& stream, const RoutingPlan& plan, const Tensor& counts);
-
-/// virtual_experts [T, k * copies] I32: choice j of a token becomes `copies` choices, one for each
-/// of the ranks that share its expert's matrices. With m = experts_per_rank, e = experts[t, j] and
-/// q < copies: virtual_experts[t, j * copies + q] = (e / m * copies + q) * m + e % m. So rows
-/// ordered by virtual expert are ordered by rank.
-void expand_choices(Stream& stream, const Tensor& virtual_experts, const Tensor& experts,
-                    int64_t experts_per_rank, int64_t copies);
+/// destinations [T, k * copies] I32: where a token goes for each of its choices, to a rank only
+/// once. An expert's matrices are shared by `copies` consecutive ranks: with m = experts_per_rank,
+/// choice e = experts[t, j] and q < copies, destinations[t, j * copies + q] is r = e / m * copies +
+/// q, or num_ranks + r if an earlier choice takes the token there already. So in a plan of 2 *
+/// num_ranks groups the rows to send come first, ordered by rank and then by token, and its counts
+/// say of each rank how many rows it gets, and then how many choices need none of their own.
+void find_destinations(Stream& stream, const Tensor& destinations, const Tensor& experts,
+                       int64_t experts_per_rank, int64_t copies, int64_t num_ranks);
 
 /// local_experts = experts - first for those in [first, first + num_local), num_local for all
 /// others.
 void localise_experts(Stream& stream, const Tensor& local_experts, const Tensor& experts,
                       int64_t first, int64_t num_local);
 
-/// rows [R', D], R' <= R: row r = x[slot_of_row[r] / k], k = R / T.
+/// rows [R', D], R' <= R: row r = x[slot_of_row[r] / k], k = R / T. Any dtype.
 void permute_rows(Stream& stream, const Tensor& rows, const Tensor& x, const RoutingPlan& plan);
 
 /// The same from slot_of_row [R'] I32 alone, k given: any tokens in any order, some several times.
@@ -60,12 +56,8 @@ void gather_rows(Stream& stream, const Tensor& rows, const Tensor& x, const Tens
 void combine_rows(Stream& stream, const Tensor& y, const Tensor& rows, const Tensor& residual,
                   const RoutingPlan& plan);
 
-/// out[i] = in[index[i] / divisor] for scalars (probabilities and their gradients), 0 where that is
-/// beyond `in`. F32 or F64, index I32; `index` may be longer than `out`.
-void gather_scalars(Stream& stream, const Tensor& out, const Tensor& in, const Tensor& index,
-                    int64_t divisor = 1);
-
-/// out[i] = sum over j < copies of in[i * copies + j], in order. F32 or F64.
-void sum_copies(Stream& stream, const Tensor& out, const Tensor& in, int64_t copies);
+/// out[i] = in[index[i]] for scalars (probabilities and their gradients), 0 where that is beyond
+/// `in`. F32 or F64, index I32; `index` may be longer than `out`.
+void gather_scalars(Stream& stream, const Tensor& out, const Tensor& in, const Tensor& index);
 
 }  // namespace ferry

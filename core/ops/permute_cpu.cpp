@@ -31,43 +31,19 @@ void make_routing_plan(const RoutingPlan& plan, const Tensor& experts) {
   }
 }
 
-void make_regroup_plan(const RoutingPlan& plan, const Tensor& counts) {
-  const int64_t num_ranks = counts.dim(0), num_experts = counts.dim(1);
-  const int64_t num_slots = plan.row_of_slot.dim(0);
-  const int32_t* count = counts.data<int32_t>();
-  int32_t* total = plan.counts.data<int32_t>();
-  int32_t* offsets = plan.offsets.data<int32_t>();
-  std::fill(total, total + num_experts, 0);
-  for (int64_t rank = 0; rank < num_ranks; ++rank)
-    for (int64_t e = 0; e < num_experts; ++e) total[e] += count[rank * num_experts + e];
-  offsets[0] = 0;
-  for (int64_t e = 0; e < num_experts; ++e) offsets[e + 1] = offsets[e] + total[e];
-  CHECK(offsets[num_experts] <= num_slots, offsets[num_experts], " rows for a plan of ", num_slots);
-
-  std::vector<int32_t> next(offsets, offsets + num_experts);
-  int32_t* row_of_slot = plan.row_of_slot.data<int32_t>();
-  int32_t* slot_of_row = plan.slot_of_row.data<int32_t>();
-  int32_t slot = 0;
-  for (int64_t rank = 0; rank < num_ranks; ++rank) {
-    for (int64_t e = 0; e < num_experts; ++e) {
-      for (int32_t i = 0; i < count[rank * num_experts + e]; ++i, ++slot) {
-        const int32_t row = next[e]++;
-        row_of_slot[slot] = row;
-        slot_of_row[row] = slot;
-      }
+void find_destinations(const Tensor& destinations, const Tensor& experts, int64_t experts_per_rank,
+                       int64_t copies, int64_t num_ranks) {
+  const int64_t top_k = experts.dim(1);
+  int32_t* to = destinations.data<int32_t>();
+  for (int64_t t = 0; t < experts.dim(0); ++t) {
+    const int32_t* chosen = experts.data<int32_t>() + t * top_k;
+    for (int64_t j = 0; j < top_k; ++j) {
+      const int64_t part = chosen[j] / experts_per_rank;
+      const bool again =
+          std::any_of(chosen, chosen + j, [&](int32_t e) { return e / experts_per_rank == part; });
+      for (int64_t q = 0; q < copies; ++q)
+        *to++ = static_cast<int32_t>(part * copies + q + (again ? num_ranks : 0));
     }
-  }
-  for (; slot < num_slots; ++slot) row_of_slot[slot] = slot_of_row[slot] = slot;
-}
-
-void expand_choices(const Tensor& virtual_experts, const Tensor& experts, int64_t experts_per_rank,
-                    int64_t copies) {
-  const int32_t* from = experts.data<int32_t>();
-  int32_t* to = virtual_experts.data<int32_t>();
-  for (int64_t slot = 0; slot < experts.numel(); ++slot) {
-    const int64_t rank = from[slot] / experts_per_rank * copies, e = from[slot] % experts_per_rank;
-    for (int64_t q = 0; q < copies; ++q)
-      *to++ = static_cast<int32_t>((rank + q) * experts_per_rank + e);
   }
 }
 
@@ -127,27 +103,13 @@ void combine_rows(const Tensor& y, const Tensor& rows, const Tensor& residual,
   });
 }
 
-void gather_scalars(const Tensor& out, const Tensor& in, const Tensor& index, int64_t divisor) {
+void gather_scalars(const Tensor& out, const Tensor& in, const Tensor& index) {
   dispatch_float(in.dtype(), [&]<class T>() {
     const int32_t* index_of = index.data<int32_t>();
     const T* from = in.data<T>();
     T* to = out.data<T>();
-    for (int64_t i = 0; i < out.numel(); ++i) {
-      const int64_t at = index_of[i] / divisor;
-      to[i] = at < in.numel() ? from[at] : T(compute_t<T>{0});
-    }
-  });
-}
-
-void sum_copies(const Tensor& out, const Tensor& in, int64_t copies) {
-  dispatch_float(in.dtype(), [&]<class T>() {
-    const T* from = in.data<T>();
-    T* to = out.data<T>();
-    for (int64_t i = 0; i < out.numel(); ++i) {
-      compute_t<T> sum = 0;
-      for (int64_t j = 0; j < copies; ++j) sum += compute_t<T>(*from++);
-      to[i] = T(sum);
-    }
+    for (int64_t i = 0; i < out.numel(); ++i)
+      to[i] = index_of[i] < in.numel() ? from[index_of[i]] : T(compute_t<T>{0});
   });
 }
 

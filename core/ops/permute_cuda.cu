@@ -153,48 +153,41 @@ struct GatherScalars {
   const float* in;
   const int32_t* index;
   int64_t num_in;
-  int divisor;
   template <int N>
   __device__ void apply(int64_t i) const {
     static_assert(N == 1);
-    const int32_t at = index[i] / divisor;
+    const int32_t at = index[i];
     out[i] = at < num_in ? in[at] : 0.0f;
   }
 };
 
-struct SumCopies {
-  float* out;
-  const float* in;
-  int64_t copies;
-  template <int N>
-  __device__ void apply(int64_t i) const {
-    static_assert(N == 1);
-    float sum = 0;
-    for (int64_t j = 0; j < copies; ++j) sum += in[i * copies + j];
-    out[i] = sum;
-  }
-};
+// Rows are copied as they lie in memory, whatever their dtype: in the widest words that a row has a
+// whole number of. body(to, from, words of a row).
+template <class Body>
+void dispatch_words(const Tensor& to, const Tensor& from, Body&& body) {
+  const int64_t row_bytes = from.dim(1) * static_cast<int64_t>(size_of(from.dtype()));
+  const auto with = [&]<class Word>() {
+    body(static_cast<Word*>(to.raw()), static_cast<const Word*>(from.raw()),
+         row_bytes / static_cast<int64_t>(sizeof(Word)));
+  };
+  const uintptr_t places = reinterpret_cast<uintptr_t>(to.raw()) |
+                           reinterpret_cast<uintptr_t>(from.raw()) |
+                           static_cast<uintptr_t>(row_bytes);
+  if (places % 16 == 0) return with.template operator()<uint4>();
+  if (places % 4 == 0) return with.template operator()<uint32_t>();
+  if (places % 2 == 0) return with.template operator()<uint16_t>();
+  with.template operator()<uint8_t>();
+}
 
 }  // namespace
 
 void permute_rows(Stream& stream, const Tensor& rows, const Tensor& x, const RoutingPlan& plan) {
   if (rows.numel() == 0) return;
-  const int64_t num_tokens = x.dim(0), columns = x.dim(1);
+  const int64_t num_tokens = x.dim(0);
   const int top_k = static_cast<int>(plan.row_of_slot.dim(0) / num_tokens);
-  dispatch_device_float("permute_rows", x.dtype(), [&]<class T>() {
-    T* to = device_data<T>(rows);
-    const T* from = device_data<T>(x);
-    const int32_t* row_of_slot = plan.row_of_slot.data<int32_t>();
-    const unsigned blocks = grid_size(ceil_div(num_tokens, kWarps));
-    const cudaStream_t handle = cuda_handle(stream);
-    if (columns % kVector<T> == 0 && aligned16(to, from)) {
-      permute_kernel<<<blocks, kThreads, 0, handle>>>(
-          reinterpret_cast<uint4*>(to), reinterpret_cast<const uint4*>(from), row_of_slot,
-          num_tokens, rows.dim(0), top_k, columns / kVector<T>);
-    } else {
-      permute_kernel<<<blocks, kThreads, 0, handle>>>(to, from, row_of_slot, num_tokens,
-                                                      rows.dim(0), top_k, columns);
-    }
+  dispatch_words(rows, x, [&]<class Word>(Word* to, const Word* from, int64_t row_words) {
+    permute_kernel<<<grid_size(ceil_div(num_tokens, kWarps)), kThreads, 0, cuda_handle(stream)>>>(
+        to, from, plan.row_of_slot.data<int32_t>(), num_tokens, rows.dim(0), top_k, row_words);
     CUDA_CHECK(cudaGetLastError());
   });
 }
@@ -202,20 +195,10 @@ void permute_rows(Stream& stream, const Tensor& rows, const Tensor& x, const Rou
 void gather_rows(Stream& stream, const Tensor& rows, const Tensor& x, const Tensor& slot_of_row,
                  int64_t top_k) {
   if (rows.numel() == 0) return;
-  const int64_t num_rows = rows.dim(0), columns = x.dim(1);
-  dispatch_device_float("gather_rows", x.dtype(), [&]<class T>() {
-    T* to = device_data<T>(rows);
-    const T* from = device_data<T>(x);
-    const int32_t* slots = slot_of_row.data<int32_t>();
-    const unsigned blocks = grid_size(ceil_div(num_rows, kWarps));
-    const cudaStream_t handle = cuda_handle(stream);
-    if (columns % kVector<T> == 0 && aligned16(to, from)) {
-      gather_kernel<<<blocks, kThreads, 0, handle>>>(reinterpret_cast<uint4*>(to),
-                                                     reinterpret_cast<const uint4*>(from), slots,
-                                                     num_rows, top_k, columns / kVector<T>);
-    } else {
-      gather_kernel<<<blocks, kThreads, 0, handle>>>(to, from, slots, num_rows, top_k, columns);
-    }
+  const int64_t num_rows = rows.dim(0);
+  dispatch_words(rows, x, [&]<class Word>(Word* to, const Word* from, int64_t row_words) {
+    gather_kernel<<<grid_size(ceil_div(num_rows, kWarps)), kThreads, 0, cuda_handle(stream)>>>(
+        to, from, slot_of_row.data<int32_t>(), num_rows, top_k, row_words);
     CUDA_CHECK(cudaGetLastError());
   });
 }
@@ -238,17 +221,11 @@ void combine_rows(Stream& stream, const Tensor& y, const Tensor& rows, const Ten
   });
 }
 
-void gather_scalars(Stream& stream, const Tensor& out, const Tensor& in, const Tensor& index,
-                    int64_t divisor) {
+void gather_scalars(Stream& stream, const Tensor& out, const Tensor& in, const Tensor& index) {
   require_f32("gather_scalars", in.dtype());
-  launch_map<1>(stream, out.numel(), false,
-                GatherScalars{out.data<float>(), in.data<float>(), index.data<int32_t>(),
-                              in.numel(), static_cast<int>(divisor)});
-}
-
-void sum_copies(Stream& stream, const Tensor& out, const Tensor& in, int64_t copies) {
-  require_f32("sum_copies", in.dtype());
-  launch_map<1>(stream, out.numel(), false, SumCopies{out.data<float>(), in.data<float>(), copies});
+  launch_map<1>(
+      stream, out.numel(), false,
+      GatherScalars{out.data<float>(), in.data<float>(), index.data<int32_t>(), in.numel()});
 }
 
 }  // namespace ferry::cuda

@@ -7,26 +7,23 @@
 namespace ferry::cpu {
 
 void make_routing_plan(const RoutingPlan& plan, const Tensor& experts);
-void make_regroup_plan(const RoutingPlan& plan, const Tensor& counts);
-void expand_choices(const Tensor& virtual_experts, const Tensor& experts, int64_t experts_per_rank,
-                    int64_t copies);
+void find_destinations(const Tensor& destinations, const Tensor& experts, int64_t experts_per_rank,
+                       int64_t copies, int64_t num_ranks);
 void localise_experts(const Tensor& local_experts, const Tensor& experts, int64_t first,
                       int64_t num_local);
 void permute_rows(const Tensor& rows, const Tensor& x, const RoutingPlan& plan);
 void gather_rows(const Tensor& rows, const Tensor& x, const Tensor& slot_of_row, int64_t top_k);
 void combine_rows(const Tensor& y, const Tensor& rows, const Tensor& residual,
                   const RoutingPlan& plan);
-void gather_scalars(const Tensor& out, const Tensor& in, const Tensor& index, int64_t divisor);
-void sum_copies(const Tensor& out, const Tensor& in, int64_t copies);
+void gather_scalars(const Tensor& out, const Tensor& in, const Tensor& index);
 
 }  // namespace ferry::cpu
 
 namespace ferry::cuda {
 
 void make_routing_plan(Stream& stream, const RoutingPlan& plan, const Tensor& experts);
-void make_regroup_plan(Stream& stream, const RoutingPlan& plan, const Tensor& counts);
-void expand_choices(Stream& stream, const Tensor& virtual_experts, const Tensor& experts,
-                    int64_t experts_per_rank, int64_t copies);
+void find_destinations(Stream& stream, const Tensor& destinations, const Tensor& experts,
+                       int64_t experts_per_rank, int64_t copies, int64_t num_ranks);
 void localise_experts(Stream& stream, const Tensor& local_experts, const Tensor& experts,
                       int64_t first, int64_t num_local);
 void permute_rows(Stream& stream, const Tensor& rows, const Tensor& x, const RoutingPlan& plan);
@@ -34,8 +31,6 @@ void gather_rows(Stream& stream, const Tensor& rows, const Tensor& x, const Tens
                  int64_t top_k);
 void combine_rows(Stream& stream, const Tensor& y, const Tensor& rows, const Tensor& residual,
                   const RoutingPlan& plan);
-void gather_scalars(Stream& stream, const Tensor& out, const Tensor& in, const Tensor& index,
-                    int64_t divisor);
-void sum_copies(Stream& stream, const Tensor& out, const Tensor& in, int64_t copies);
+void gather_scalars(Stream& stream, const Tensor& out, const Tensor& in, const Tensor& index);
 
 }  // namespace ferry::cuda

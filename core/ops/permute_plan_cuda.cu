@@ -130,83 +130,23 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A received chunk is what one rank sent for one expert. One block: counts and offsets of experts,
-// and for each chunk its first slot and its first row.
-__global__ void __launch_bounds__(kThreads)
-    regroup_chunks_kernel(int32_t* counts, int32_t* offsets, int32_t* slot_of_chunk,
-                          int32_t* row_of_chunk, const int32_t* chunk_counts, int num_ranks,
-                          int num_experts) {
-  const int num_chunks = num_ranks * num_experts;
-  for (int e = threadIdx.x; e < num_experts; e += kThreads) {
-    int32_t total = 0;
-    for (int chunk = e; chunk < num_chunks; chunk += num_experts) {
-      row_of_chunk[chunk] = total;
-      total += chunk_counts[chunk];
-    }
-    counts[e] = total;
-  }
-  __syncthreads();
-  // Exclusive sums of `from` by one warp; returns the total.
-  const auto exclusive_sums = [](int32_t* to, const int32_t* from, int size) {
-    const int lane = threadIdx.x % 32;
-    int32_t before = 0;
-    for (int first = 0; first < size; first += 32) {
-      const int i = first + lane;
-      const int32_t value = i < size ? from[i] : 0;
-      const int32_t up_to_here = warp_prefix_sum(value);
-      if (i < size) to[i] = before + up_to_here - value;
-      before += __shfl_sync(kAllLanes, up_to_here, 31);
-    }
-    return before;
-  };
-  if (threadIdx.x / 32 == 0) {
-    const int32_t total = exclusive_sums(offsets, counts, num_experts);
-    if (threadIdx.x == 0) offsets[num_experts] = total;
-  } else if (threadIdx.x / 32 == 1) {
-    exclusive_sums(slot_of_chunk, chunk_counts, num_chunks);
-  }
-  __syncthreads();
-  for (int chunk = threadIdx.x; chunk < num_chunks; chunk += kThreads)
-    row_of_chunk[chunk] += offsets[chunk % num_experts];
-}
-
-// One thread per slot, which looks for its chunk: the last one that does not begin after it.
-struct RegroupSlots {
-  int32_t* row_of_slot;
-  int32_t* slot_of_row;
-  const int32_t* slot_of_chunk;
-  const int32_t* row_of_chunk;
-  const int32_t* num_received;
-  int num_chunks;
-  template <int N>
-  __device__ void apply(int64_t slot) const {
-    static_assert(N == 1);
-    const auto at = static_cast<int32_t>(slot);
-    int32_t row = at;
-    if (at < *num_received) {
-      int begin = 0, end = num_chunks;
-      while (end - begin > 1) {
-        const int middle = (begin + end) / 2;
-        (slot_of_chunk[middle] <= at ? begin : end) = middle;
-      }
-      row = row_of_chunk[begin] + at - slot_of_chunk[begin];
-    }
-    row_of_slot[at] = row;
-    slot_of_row[row] = at;
-  }
-};
-
-struct ExpandChoices {
-  int32_t* virtual_experts;
+// One thread per destination.
+struct FindDestinations {
+  int32_t* destinations;
   const int32_t* experts;
+  int top_k;
   int experts_per_rank;
   int copies;
+  int num_ranks;
   template <int N>
   __device__ void apply(int64_t i) const {
     static_assert(N == 1);
-    const int32_t expert = experts[i / copies];
-    const auto rank = expert / experts_per_rank * copies + static_cast<int32_t>(i % copies);
-    virtual_experts[i] = rank * experts_per_rank + expert % experts_per_rank;
+    const int64_t slot = i / copies;
+    const int part = experts[slot] / experts_per_rank;
+    bool again = false;
+    for (int64_t earlier = slot - slot % top_k; earlier < slot; ++earlier)
+      again = again || experts[earlier] / experts_per_rank == part;
+    destinations[i] = part * copies + static_cast<int>(i % copies) + (again ? num_ranks : 0);
   }
 };
 
@@ -258,31 +198,12 @@ void make_routing_plan(Stream& stream, const RoutingPlan& plan, const Tensor& ex
   CUDA_CHECK(cudaGetLastError());
 }
 
-void make_regroup_plan(Stream& stream, const RoutingPlan& plan, const Tensor& counts) {
-  const int num_ranks = to_int(counts.dim(0)), num_experts = to_int(counts.dim(1));
-  const int64_t num_slots = plan.row_of_slot.dim(0), num_chunks = counts.numel();
-  CHECK(num_chunks >= 1 && num_chunks <= INT32_MAX && num_slots <= INT32_MAX, num_slots,
-        " slots of ", num_chunks, " chunks");
-  const Tensor chunks =
-      Tensor::empty(stream, "workspace: routing plan", {2, num_chunks}, DType::I32);
-  int32_t* slot_of_chunk = chunks.data<int32_t>();
-  int32_t* row_of_chunk = slot_of_chunk + num_chunks;
-  int32_t* offsets = plan.offsets.data<int32_t>();
-  regroup_chunks_kernel<<<1, kThreads, 0, cuda_handle(stream)>>>(
-      plan.counts.data<int32_t>(), offsets, slot_of_chunk, row_of_chunk, counts.data<int32_t>(),
-      num_ranks, num_experts);
-  CUDA_CHECK(cudaGetLastError());
-  launch_map<1>(
-      stream, num_slots, false,
-      RegroupSlots{plan.row_of_slot.data<int32_t>(), plan.slot_of_row.data<int32_t>(),
-                   slot_of_chunk, row_of_chunk, offsets + num_experts, to_int(num_chunks)});
-}
-
-void expand_choices(Stream& stream, const Tensor& virtual_experts, const Tensor& experts,
-                    int64_t experts_per_rank, int64_t copies) {
-  launch_map<1>(stream, virtual_experts.numel(), false,
-                ExpandChoices{virtual_experts.data<int32_t>(), experts.data<int32_t>(),
-                              to_int(experts_per_rank), to_int(copies)});
+void find_destinations(Stream& stream, const Tensor& destinations, const Tensor& experts,
+                       int64_t experts_per_rank, int64_t copies, int64_t num_ranks) {
+  launch_map<1>(stream, destinations.numel(), false,
+                FindDestinations{destinations.data<int32_t>(), experts.data<int32_t>(),
+                                 to_int(experts.dim(1)), to_int(experts_per_rank), to_int(copies),
+                                 to_int(num_ranks)});
 }
 
 void localise_experts(Stream& stream, const Tensor& local_experts, const Tensor& experts,

@@ -28,6 +28,19 @@ inline std::vector<int32_t> choices_of(int rank, int64_t num_tokens, int64_t top
   return chosen;
 }
 
+/// The same, of as many tokens as `probs` has k of.
+inline Routing routing_of(Stream& stream, int rank, int64_t top_k,
+                          const std::vector<double>& probs) {
+  const int64_t num_slots = std::ssize(probs);
+  const Shape shape{num_slots / top_k, top_k};
+  Routing routing;
+  routing.experts = from_host(stream, "experts", choices_of(rank, shape[0], top_k), shape);
+  routing.probs = from_host(stream, "probs", probs, shape);
+  routing.plan = RoutingPlan::empty(stream, kExperts, num_slots);
+  make_routing_plan(stream, routing.plan, routing.experts);
+  return routing;
+}
+
 /// Rows of an expert come from rank 0, then rank 1, ..., and from a rank in the order of tokens;
 /// all ranks that share an expert's matrices get them. Probabilities go with their rows. What comes
 /// back is summed for each token, its gradients of probabilities go to their choices.
@@ -48,12 +61,7 @@ inline void expect_documented_order(const std::string& kind, const MoeLayout& la
     std::vector<double> tokens, probs;
     for (int64_t t = 0; t < kNumTokens; ++t) tokens.push_back(token_value(rank.index, t));
     for (int64_t s = 0; s < kNumTokens * kTopK; ++s) probs.push_back(prob_value(rank.index, s));
-    Routing routing;
-    routing.experts = from_host(*stream, "experts", choices_of(rank.index, kNumTokens, kTopK),
-                                {kNumTokens, kTopK});
-    routing.probs = from_host(*stream, "probs", probs, {kNumTokens, kTopK});
-    routing.plan = RoutingPlan::empty(*stream, kExperts, kNumTokens * kTopK);
-    make_routing_plan(*stream, routing.plan, routing.experts);
+    const Routing routing = routing_of(*stream, rank.index, kTopK, probs);
     const Tensor x = from_host(*stream, "x", tokens, {kNumTokens, 1});
 
     Batch batch;

@@ -234,12 +234,7 @@ void expect_limited(const std::string& kind, const MoeLayout& layout, double fac
     std::vector<double> tokens(kNumTokens), probs(kNumTokens * kTopK);
     std::iota(tokens.begin(), tokens.end(), 1000 * rank.index);
     std::iota(probs.begin(), probs.end(), 1000 * rank.index);
-    Routing routing;
-    routing.experts = from_host(*stream, "experts", choices_of(rank.index, kNumTokens, kTopK),
-                                {kNumTokens, kTopK});
-    routing.probs = from_host(*stream, "probs", probs, {kNumTokens, kTopK});
-    routing.plan = RoutingPlan::empty(*stream, kExperts, kNumTokens * kTopK);
-    make_routing_plan(*stream, routing.plan, routing.experts);
+    const Routing routing = routing_of(*stream, rank.index, kTopK, probs);
     const Tensor x = from_host(*stream, "x", tokens, {kNumTokens, 1});
 
     Batch batch;

@@ -5,8 +5,8 @@
 
 #include "optim/shards.h"
 #include "tests/optim/mesh_rank.h"
-#include "tests/optim/watched_group.h"
 #include "tests/support/run_ranks.h"
+#include "tests/support/watched_group.h"
 
 namespace ferry::testing {
 namespace {

@@ -215,12 +215,12 @@ TEST_P(PermuteOp, GatherFollowsTheIndex) {
   EXPECT_THAT(read_back_as_double(stream(), out), ElementsAre(12, 10, 11, 11, 12));
 }
 
-TEST_P(PermuteOp, GatherDividesTheIndexAndReadsZerosBeyondTheEnd) {
+TEST_P(PermuteOp, GatherReadsZerosBeyondTheEnd) {
   const Tensor in = tensor_of(stream(), {10, 11, 12}, {3}, accumulate());
-  const Tensor index = ints({9, 2, 5, 0, 7, 1}, {6});
+  const Tensor index = ints({9, 2, 5, 0, 3, 1}, {6});
   const Tensor out = output({6}, accumulate());
-  gather_scalars(stream(), out, in, index, 2);
-  EXPECT_THAT(read_back_as_double(stream(), out), ElementsAre(0, 11, 12, 10, 0, 10));
+  gather_scalars(stream(), out, in, index);
+  EXPECT_THAT(read_back_as_double(stream(), out), ElementsAre(0, 12, 0, 10, 0, 11));
   const Tensor first = output({4}, accumulate());
   gather_scalars(stream(), first, in, index);
   EXPECT_THAT(read_back_as_double(stream(), first), ElementsAre(0, 12, 0, 10));
@@ -230,69 +230,77 @@ TEST_P(PermuteOp, GatherDividesTheIndexAndReadsZerosBeyondTheEnd) {
   stream().synchronize();
 }
 
-TEST_P(PermuteOp, CopiesAreSummed) {
-  const Tensor in = tensor_of(stream(), {1, 2, 4, 8, 16, 32}, {6}, accumulate());
-  const Tensor pairs = output({3}, accumulate()), one = output({1}, accumulate());
-  sum_copies(stream(), pairs, in, 2);
-  EXPECT_THAT(read_back_as_double(stream(), pairs), ElementsAre(3, 12, 48));
-  sum_copies(stream(), one, in, 6);
-  EXPECT_THAT(read_back_as_double(stream(), one), ElementsAre(63));
-  const Tensor none = output({0}, accumulate());
-  sum_copies(stream(), none, output({0}, accumulate()), 3);
+// Experts 0 and 1 are on the first rank (or two ranks that share them), 2 and 3 on the second, ...
+TEST_P(PermuteOp, DestinationsNameARankOncePerToken) {
+  const Tensor experts = ints({0, 4, 1, 5, 2, 3}, {2, 3});
+  const Tensor destinations = output({2, 3}, DType::I32);
+  find_destinations(stream(), destinations, experts, 2, 1, 3);
+  EXPECT_THAT(host(destinations), ElementsAre(0, 2, 3, 2, 1, 4));
+  const Tensor of_pairs = output({2, 6}, DType::I32);
+  find_destinations(stream(), of_pairs, experts, 2, 2, 6);
+  EXPECT_THAT(host(of_pairs), ElementsAre(0, 1, 4, 5, 6, 7, 4, 5, 2, 3, 8, 9));
+  find_destinations(stream(), destinations, experts, 6, 1, 1);
+  EXPECT_THAT(host(destinations), ElementsAre(0, 1, 1, 0, 1, 1));
+  const Tensor none = output({0, 6}, DType::I32);
+  find_destinations(stream(), none, ints({}, {0, 3}), 2, 2, 6);
   stream().synchronize();
 }
 
-// 2 ranks that share experts, 3 experts each: those of rank 2g and 2g+1 are experts 3g to 3g+2.
-TEST_P(PermuteOp, ChoicesAreExpandedToTheRanksOfAnExpert) {
-  const Tensor choices = output({2, 4}, DType::I32);
-  expand_choices(stream(), choices, ints({0, 4, 5, 2}, {2, 2}), 3, 2);
-  EXPECT_THAT(host(choices), ElementsAre(0, 3, 7, 10, 8, 11, 2, 5));
-  const Tensor same = output({2, 2}, DType::I32);
-  expand_choices(stream(), same, ints({0, 4, 5, 2}, {2, 2}), 3, 1);
-  EXPECT_THAT(host(same), ElementsAre(0, 4, 5, 2));
-}
+TEST_P(PermuteOp, PlanOfDestinationsHasEachTokenOnceForEachOfItsRanks) {
+  constexpr int64_t kExperts = 24;
+  for (const int64_t tokens : {1, 65, 700}) {
+    for (const int64_t top_k : {1, 2, 8}) {
+      for (const int64_t parts : {1, 2, 8}) {
+        for (const int64_t copies : {1, 2}) {
+          SCOPED_TRACE(concat(tokens, " tokens, top ", top_k, ", ", parts, " x ", copies));
+          const int64_t ranks = parts * copies, num_local = kExperts / parts;
+          const Tensor chosen = random_choice(tokens, top_k, kExperts, 7, tokens % 2 == 0);
+          const Tensor destinations = output({tokens, top_k * copies}, DType::I32);
+          find_destinations(stream(), destinations, chosen, num_local, copies, ranks);
+          const RoutingPlan plan = plan_of(destinations, 2 * ranks);
 
-TEST_P(PermuteOp, ExpertsOfOtherRanksAreOneMore) {
-  const Tensor experts = ints({0, 3, 4, 5, 6, 7}, {3, 2}), local = output({3, 2}, DType::I32);
-  localise_experts(stream(), local, experts, 4, 2);
-  EXPECT_THAT(host(local), ElementsAre(2, 2, 0, 1, 2, 2));
-  localise_experts(stream(), experts, experts, 0, 4);  // in place
-  EXPECT_THAT(host(experts), ElementsAre(0, 3, 4, 4, 4, 4));
-}
-
-TEST_P(PermuteOp, RegroupOrdersByExpertThenRank) {
-  // Rank 0 sends rows 0 to 2, two for expert 0; rank 1 sends rows 3 to 6.
-  const RoutingPlan plan = empty_plan(stream(), 3, 9);
-  make_regroup_plan(stream(), plan, ints({2, 0, 1, 1, 0, 3}, {2, 3}));
-  EXPECT_THAT(host(plan.counts), ElementsAre(3, 0, 4));
-  EXPECT_THAT(host(plan.offsets), ElementsAre(0, 3, 3, 7));
-  EXPECT_THAT(host(plan.slot_of_row), ElementsAre(0, 1, 3, 2, 4, 5, 6, 7, 8));
-  EXPECT_THAT(host(plan.row_of_slot), ElementsAre(0, 1, 3, 2, 4, 5, 6, 7, 8));
-}
-
-TEST_P(PermuteOp, RegroupIsAStableSortForEverySize) {
-  std::mt19937_64 generator(3);
-  for (const int64_t ranks : {1, 2, 8, 64}) {
-    for (const int64_t experts : {1, 2, 33, 128}) {
-      for (const int32_t most : {0, 1, 7}) {
-        SCOPED_TRACE(concat(ranks, " ranks, ", experts, " experts, up to ", most, " rows"));
-        std::vector<int32_t> counts, expert_of_slot;
-        for (int64_t chunk = 0; chunk < ranks * experts; ++chunk) {
-          counts.push_back(static_cast<int32_t>(generator() % static_cast<uint64_t>(most + 1)));
-          expert_of_slot.insert(expert_of_slot.end(), counts.back(),
-                                static_cast<int32_t>(chunk % experts));
+          const std::vector<int32_t> experts = host(chosen), slot_of_row = host(plan.slot_of_row);
+          std::vector<int32_t> want_counts(2 * ranks);
+          size_t row = 0;
+          for (int64_t rank = 0; rank < ranks; ++rank) {
+            for (int64_t t = 0; t < tokens; ++t) {
+              const auto choices = static_cast<int32_t>(
+                  std::count_if(experts.begin() + t * top_k, experts.begin() + (t + 1) * top_k,
+                                [&](int32_t e) { return e / num_local == rank / copies; }));
+              if (choices == 0) continue;
+              ASSERT_EQ(slot_of_row[row++] / (top_k * copies), t) << "rank " << rank;
+              want_counts[rank] += 1;
+              want_counts[ranks + rank] += choices - 1;
+            }
+          }
+          EXPECT_EQ(host(plan.counts), want_counts);
         }
-        const auto num_rows = static_cast<int64_t>(expert_of_slot.size());
-        const RoutingPlan plan = empty_plan(stream(), experts, num_rows);
-        make_regroup_plan(stream(), plan, ints(counts, {ranks, experts}));
-        const RoutingPlan want = plan_of(ints(expert_of_slot, {num_rows, 1}), experts);
-        EXPECT_EQ(host(plan.counts), host(want.counts));
-        EXPECT_EQ(host(plan.offsets), host(want.offsets));
-        EXPECT_EQ(host(plan.slot_of_row), host(want.slot_of_row));
-        EXPECT_EQ(host(plan.row_of_slot), host(want.row_of_slot));
       }
     }
   }
+}
+
+// What goes with the rows: numbers of the k choices, in one word, in vectors, and in neither.
+TEST_P(PermuteOp, RowsOfAnyDtypeAreCopied) {
+  const RoutingPlan plan = plan_of(random_choice(70, 3, 8, 5, false), 8);
+  const std::vector<int32_t> slot_of_row = host(plan.slot_of_row);
+  const int64_t num_rows = host(plan.offsets)[6];
+  for (const int64_t width : {1, 2, 3, 8}) {
+    SCOPED_TRACE(concat(width, " columns"));
+    std::vector<int32_t> values(70 * width);
+    std::iota(values.begin(), values.end(), 1 << 24);
+    const Tensor guarded = output({70 * 3, width}, DType::I32);
+    permute_rows(stream(), guarded.rows(0, num_rows), ints(values, {70, width}), plan);
+    const std::vector<int32_t> rows = host(guarded.rows(0, num_rows));
+    for (int64_t i = 0; i < num_rows * width; ++i)
+      ASSERT_EQ(rows[i], values[slot_of_row[i / width] / 3 * width + i % width]) << i;
+    const Tensor rest = guarded.rows(num_rows, 70 * 3);
+    expect_same_bits(stream(), rest, output(rest.shape(), DType::I32));
+  }
+  const Tensor bytes = from_host(stream(), "bytes", std::vector<uint8_t>{1, 2, 3}, {3, 1});
+  const Tensor gathered = output({4, 1}, DType::U8);
+  gather_rows(stream(), gathered, bytes, ints({2, 0, 2, 1}, {4}), 1);
+  EXPECT_THAT(read_back<uint8_t>(stream(), gathered), ElementsAre(3, 1, 3, 2));
 }
 
 // The rows of the last expert are left out: nothing is written for them, and they count as zeros.
@@ -362,26 +370,11 @@ TEST_P(PermuteOp, RefusesWrongArguments) {
   EXPECT_THAT(
       [&] { gather_scalars(stream(), output({7}, accumulate()), numbers, plan.row_of_slot); },
       ThrowsMessage<Error>(HasSubstr("7 outputs for 6 indices")));
-  EXPECT_THAT(
-      [&] { gather_scalars(stream(), output({6}, accumulate()), numbers, plan.row_of_slot, 0); },
-      ThrowsMessage<Error>(HasSubstr("divisor is 0")));
-  EXPECT_THAT([&] { sum_copies(stream(), output({4}, accumulate()), numbers, 2); },
-              ThrowsMessage<Error>(HasSubstr("2 copies of 4 sums in 6 numbers")));
-  EXPECT_THAT(
-      [&] {
-        make_regroup_plan(stream(), plan, output({2, 3}, DType::I32));
-      },
-      ThrowsMessage<Error>(HasSubstr("plan.counts has shape [4], not [3]")));
-  EXPECT_THAT(
-      [&] {
-        make_regroup_plan(stream(), plan, output({2, 4}, DType::F32));
-      },
-      ThrowsMessage<Error>(HasSubstr("counts are f32")));
   const Tensor choices = output({3, 2}, DType::I32);
-  EXPECT_THAT([&] { expand_choices(stream(), choices, choices, 4, 2); },
-              ThrowsMessage<Error>(HasSubstr("virtual_experts has shape [3, 2], not [3, 4]")));
-  EXPECT_THAT([&] { expand_choices(stream(), choices, choices, 0, 1); },
-              ThrowsMessage<Error>(HasSubstr("0 experts per rank, 1 copies")));
+  EXPECT_THAT([&] { find_destinations(stream(), choices, choices, 4, 2, 2); },
+              ThrowsMessage<Error>(HasSubstr("destinations has shape [3, 2], not [3, 4]")));
+  EXPECT_THAT([&] { find_destinations(stream(), choices, choices, 0, 1, 2); },
+              ThrowsMessage<Error>(HasSubstr("0 experts per rank, 1 copies, 2 ranks")));
   EXPECT_THAT(
       [&] {
         localise_experts(stream(), output({2, 2}, DType::I32), choices, 0, 2);
@@ -399,14 +392,6 @@ TEST_F(PermuteOnCpu, NamesAnExpertOutOfRange) {
                     from_host(stream(), "experts", std::vector<int32_t>{1, 4}, {2, 1}));
   EXPECT_THAT([&] { stream().synchronize(); },
               ThrowsMessage<Error>(HasSubstr("slot 1 chose expert 4 of 4")));
-}
-
-TEST_F(PermuteOnCpu, NamesMoreReceivedRowsThanThePlanHas) {
-  const RoutingPlan plan = empty_plan(stream(), 2, 4);
-  make_regroup_plan(stream(), plan,
-                    from_host(stream(), "counts", std::vector<int32_t>{2, 3}, {1, 2}));
-  EXPECT_THAT([&] { stream().synchronize(); },
-              ThrowsMessage<Error>(HasSubstr("5 rows for a plan of 4")));
 }
 
 }  // namespace
