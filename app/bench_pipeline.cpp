@@ -42,13 +42,13 @@ class BusyWork final : public StageWork {
   MessageType message_;
 };
 
-double run_steps(Executor& executor, const std::vector<Action>& actions, const MessageType& message,
+double run_steps(Executor& executor, const RankSchedule& schedule, const MessageType& message,
                  BusyWork& work, Stream& stream, Control& control, int64_t steps) {
   std::vector<double> seconds;
   for (int64_t step = 0; step < steps + 2; ++step) {
     control.barrier("bench pipeline");
     const auto start = Clock::now();
-    executor.run(actions, message, work);
+    executor.run(schedule, message, work);
     stream.synchronize();
     control.barrier("bench pipeline");  // the step ends with its last rank
     if (step >= 2) seconds.push_back(seconds_since(start));
@@ -76,7 +76,7 @@ ExitCode bench_pipeline(Runtime& runtime, int64_t forward_us, int64_t steps, boo
       const std::chrono::microseconds pass(std::max<int64_t>(1, forward_us / v));
       const ScheduleShape shape{usual_schedule(v), p, v, m, 0};
       BusyWork work(*stream, pass, message);
-      const double seconds = run_steps(executor, make_schedule(shape, runtime.rank()), message,
+      const double seconds = run_steps(executor, proved_schedule(shape, runtime.rank()), message,
                                        work, *stream, runtime.control(), steps);
       if (runtime.rank() != 0) continue;
       const double busy = 3e-6 * static_cast<double>(pass.count()) * m * v;

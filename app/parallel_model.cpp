@@ -1,10 +1,17 @@
 #include "app/parallel_model.h"
 
+#include <algorithm>
+
 #include "app/graph_plan.h"
 #include "app/recompute_plan.h"
-#include "pipeline/simulate.h"
 
 namespace ferry {
+namespace {
+
+// Training, and evaluations of different lengths.
+constexpr size_t kSchedulesKept = 4;
+
+}  // namespace
 
 ParallelModel::ParallelModel(const RunConfig& config, Stream& stream, const MeshGroups& groups)
     : config_(config),
@@ -19,9 +26,8 @@ ParallelModel::ParallelModel(const RunConfig& config, Stream& stream, const Mesh
     capacity_.factor = *config.moe.rank_capacity_factor;
     axes_.expert.capacity = &capacity_;
   }
-  // The executor's messages carry no names: it relies on schedules that are proved.
-  const ScheduleShape shape = training_schedule(config, groups.mesh().world());
-  simulate(shape, make_schedules(shape));
+  // Before the model is made: a schedule that cannot be is refused at once.
+  schedule(training_schedule(config, groups.mesh().world()));
   const auto seed = static_cast<uint64_t>(config.run.seed);
   int num_blocks = 0;
   for (const ModelPart& part : model_parts(config, groups.coordinates().pp)) {
@@ -36,13 +42,22 @@ ParallelModel::ParallelModel(const RunConfig& config, Stream& stream, const Mesh
   }
 }
 
+const RankSchedule& ParallelModel::schedule(const ScheduleShape& shape) {
+  const auto found = std::find_if(
+      schedules_.begin(), schedules_.end(),
+      [&](const auto& shape_and_schedule) { return shape_and_schedule.first == shape; });
+  if (found != schedules_.end()) return found->second;
+  if (schedules_.size() == kSchedulesKept) schedules_.pop_back();
+  schedules_.emplace_front(shape, proved_schedule(shape, groups_.coordinates().pp));
+  return schedules_.front().second;
+}
+
 ParallelModel::Input ParallelModel::run(int64_t num_micro, BatchFeed& feed, BlockHooks& hooks,
                                         const StepContext& context,
                                         std::function<void(int, int)> before_backward) {
   const ScheduleKind kind = context.training ? usual_schedule(static_cast<int>(chunks_.size()))
                                              : ScheduleKind::ForwardOnly;
-  const std::vector<Action> actions =
-      make_schedule(schedule_shape(config_, kind, num_micro), groups_.coordinates().pp);
+  const RankSchedule& schedule = this->schedule(schedule_shape(config_, kind, num_micro));
   const int64_t num_tokens = config_.batch.micro * config_.model.seq;
   const MessageType message{{axes_.tensor.num_rows(num_tokens), config_.model.hidden},
                             dtype_of(config_.model.precision)};
@@ -50,10 +65,10 @@ ParallelModel::Input ParallelModel::run(int64_t num_micro, BatchFeed& feed, Bloc
     graph_ = std::make_unique<GraphedMicroBatch>(*chunks_.front());
   const bool saves = context.training && context.memory != nullptr;
   const bool launches = context.num_graphed > 0 && graph_->graph() != nullptr;
-  if (saves) context.memory->begin_step(actions, stream_, launches);
+  if (saves) context.memory->begin_step(schedule.actions, stream_, launches);
   MicroBatchWork work(chunks_, stream_, feed, hooks, context, std::move(before_backward),
                       graph_.get());
-  executor_.run(actions, message, work);
+  executor_.run(schedule, message, work);
   work.check_done();
   if (saves) context.memory->end_step(stream_);
   const MeshCoordinates at = groups_.coordinates();

@@ -3,7 +3,9 @@
 // The part of the model that a rank holds, initialised, and what it takes to run it together with
 // the other ranks.
 
+#include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "app/graphed_micro_batch.h"
@@ -60,6 +62,9 @@ class ParallelModel {
   const MeshGroups& groups() const { return groups_; }
 
  private:
+  /// Of this rank. Valid until the next call.
+  const RankSchedule& schedule(const ScheduleShape& shape);
+
   const RunConfig& config_;
   Stream& stream_;
   const MeshGroups& groups_;
@@ -72,6 +77,7 @@ class ParallelModel {
   std::vector<Parameter*> parameters_;
   PipelineLinks links_;
   Executor executor_;
+  std::deque<std::pair<ScheduleShape, RankSchedule>> schedules_;  // the last few, newest first
 };
 
 }  // namespace ferry

@@ -38,15 +38,13 @@ std::deque<Tensor>& Executor::own_messages(const Action& action) {
   return is_forward(action) ? own_activations_ : own_gradients_;
 }
 
-Executor::Message Executor::start_receive(const Action& action, const MessageType& message,
-                                          const Event& may_start) {
+Event Executor::receive(const Action& action, const Tensor& tensor, const Event& may_start) {
   const PipelineLink* link = is_forward(action) ? links_.activations_in() : links_.gradients_in();
   CHECK(link != nullptr, "no link for the message of ", text(action));
   Stream& stream = *link->stream;
   stream.wait(may_start);
-  const Tensor tensor = Tensor::empty(stream, "pipeline messages", message.shape, message.dtype);
   link->group->receive(stream, tensor, link->peer);
-  return {tensor, stream.record()};
+  return stream.record();
 }
 
 void Executor::send(const Action& action, const Tensor& tensor) {
@@ -58,42 +56,53 @@ void Executor::send(const Action& action, const Tensor& tensor) {
   CHECK(link != nullptr, "no link for the result of ", text(action));
   link->stream->wait(compute_.record());
   link->group->send(*link->stream, tensor, link->peer);
-  link->stream->hold(tensor);
 }
 
-void Executor::run(std::span<const Action> actions, const MessageType& message, StageWork& work) {
+void Executor::run(const RankSchedule& schedule, const MessageType& message, StageWork& work) {
+  const std::vector<Action>& actions = schedule.actions;
+  CHECK(schedule.kept_until.size() == actions.size(), schedule.kept_until.size(), " numbers for ",
+        actions.size(), " actions");
   own_activations_.clear();
   own_gradients_.clear();
-  const auto receive_for = [&](size_t i, const Event& may_start) {
-    if (links_.size() == 1 || i == actions.size() || !receives(actions[i])) return Message();
-    return start_receive(actions[i], message, may_start);
+  std::vector<SentMessage> sent;
+  // Memory of the compute stream, so that it is free again when the pass that uses it is done: of
+  // the link's, the next receive would wait for that pass.
+  const auto room_for = [&](size_t i) {
+    if (links_.size() == 1 || i == actions.size() || !receives(actions[i])) return Tensor();
+    return Tensor::empty(compute_, "pipeline messages", message.shape, message.dtype);
   };
-  Message next = receive_for(0, compute_.record());
+  Event ready;
+  Tensor next = room_for(0);
+  if (next.defined()) ready = receive(actions[0], next, compute_.record());
   for (size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
     CHECK(action.chunk >= 0 && action.chunk < links_.num_chunks(), "no chunk for ", text(action));
-    Tensor input = std::move(next.tensor);
+    Tensor input = std::move(next);
     if (input.defined()) {
-      compute_.wait(next.ready);
-      compute_.hold(input);
+      compute_.wait(ready);
     } else if (receives(action)) {
       std::deque<Tensor>& messages = own_messages(action);
       CHECK(!messages.empty(), "no message for ", text(action));
       input = std::move(messages.front());
       messages.pop_front();
     }
+    // Not before the input has come: that is what shows that these messages have come, too.
+    std::erase_if(sent,
+                  [&](const SentMessage& old) { return old.kept_until <= static_cast<int>(i); });
     // The next message may come while this action runs, not sooner: the memory is not needed.
+    next = room_for(i + 1);
     const Event begin = compute_.record();
     const Tensor output = is_forward(action) ? work.forward(action.chunk, action.micro, input)
                                              : work.backward(action.chunk, action.micro, input);
     if (sends(action)) {
       check_message(action, message, output);
       send(action, output);
+      if (links_.size() > 1) sent.push_back({output, schedule.kept_until[i]});
     }
     // Enqueued last, so that what is enqueued never waits for what is not: if the host has to wait
     // for the device in the middle of an action (memory, the loading of a kernel, counts of rows),
     // the device can finish all that it has.
-    next = receive_for(i + 1, begin);
+    if (next.defined()) ready = receive(actions[i + 1], next, begin);
   }
   CHECK(own_activations_.empty() && own_gradients_.empty(), "a pipeline message is left over");
   for (const PipelineLink* link : {links_.activations_out(), links_.gradients_out()})

@@ -3,11 +3,10 @@
 // Runs a rank's list of actions: passes on a compute stream, messages on the streams of the links.
 
 #include <deque>
-#include <span>
 
 #include "core/tensor.h"
 #include "pipeline/links.h"
-#include "pipeline/schedule.h"
+#include "pipeline/rank_schedule.h"
 
 namespace ferry {
 
@@ -37,15 +36,21 @@ class Executor {
 
   /// Enqueues everything and returns; the host waits for nothing but room in the queue of a CPU
   /// stream. Work enqueued on the compute stream afterwards starts when the sends are done, too.
+  /// All ranks must run their schedules of one shape, because messages are not labelled, and the
+  /// same `message`.
+  ///
   /// The receive of an action may start when the action before it does, not sooner: no more than
-  /// two messages that have not been used are in memory. All ranks must run lists of one schedule
-  /// that simulate() accepts, because messages are not labelled, and the same `message`.
-  void run(std::span<const Action> actions, const MessageType& message, StageWork& work);
+  /// two messages that came and have not been used are in memory, that of the action under way and
+  /// the next one. Messages that were sent are let go of when the action that `kept_until` names
+  /// has its input. Their memory is of the compute stream, which waits for the send when it gets it
+  /// back: sooner that would be to wait for another rank, there the send is done
+  /// (pipeline/rank_schedule.h). Rank r of p keeps at most min(p, p - r + 1) of them in 1F1B.
+  void run(const RankSchedule& schedule, const MessageType& message, StageWork& work);
 
  private:
-  struct Message {
+  struct SentMessage {
     Tensor tensor;
-    Event ready;
+    int kept_until;
   };
 
   /// Whether the action takes a message from, or has one for, a neighbouring stage.
@@ -53,7 +58,8 @@ class Executor {
   bool sends(const Action& action) const;
   bool first_in_model(const Action& action) const;
   bool last_in_model(const Action& action) const;
-  Message start_receive(const Action& action, const MessageType& message, const Event& may_start);
+  /// `tensor` may be written to from the event on. Returns when the message is in it.
+  Event receive(const Action& action, const Tensor& tensor, const Event& may_start);
   void send(const Action& action, const Tensor& tensor);
   /// Messages to itself, of a rank that is its own neighbour.
   std::deque<Tensor>& own_messages(const Action& action);

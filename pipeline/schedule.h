@@ -36,6 +36,7 @@ struct ScheduleShape {
   int num_chunks = 1;  // of each rank
   int num_micro = 1;   // micro-batches of a step
   int group = 0;       // micro-batches that a chunk runs in a row; 0: as many as ranks
+  bool operator==(const ScheduleShape&) const = default;
 };
 
 /// The usual schedule for training: Interleaved if a rank has several chunks, else

@@ -71,6 +71,22 @@ TEST_F(ParallelModelTest, OneRankRunsAMicroBatchAfterTheOther) {
   EXPECT_EQ(rank.model.parameters_by_block().size(), 4u);
 }
 
+// More of them than schedules are kept.
+TEST_F(ParallelModelTest, RunsOfManyLengthsTakeTurns) {
+  const RunConfig config = testing::parallel_run(dir_, {"parallel.pipeline=2"}, 2);
+  testing::run_ranks(2, [&](Group& world, Control&) {
+    Rank rank(config, world);
+    for (int round = 0; round < 2; ++round)
+      for (const int num_micro : {1, 2, 3})
+        for (const bool training : {true, false}) {
+          rank.hooks = {};
+          rank.run(num_micro, training);
+          EXPECT_EQ(rank.hooks.forward[0], num_micro);
+          EXPECT_EQ(rank.hooks.backward[0], training ? num_micro : 0);
+        }
+  });
+}
+
 TEST_F(ParallelModelTest, EvaluationGoesForwardAlone) {
   const RunConfig config = testing::parallel_run(dir_, {"parallel.pipeline=2"}, 2);
   testing::run_ranks(2, [&](Group& world, Control&) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -33,7 +34,7 @@ TEST_F(ExecutorMpi, ComputesWhatOneRankDoes) {
       if (num_micro < size && num_chunks > 1) continue;
       const ScheduleShape shape{usual_schedule(num_chunks), size, num_chunks, num_micro};
       AffineWork work(*compute, group->rank(), size, num_chunks, 100);
-      executor.run(make_schedule(shape, group->rank()), kAffineMessage, work);
+      executor.run(proved_schedule(shape, group->rank()), kAffineMessage, work);
       compute->synchronize();
       const AffineResult expected = affine_reference(size * num_chunks, num_micro);
       EXPECT_EQ(work.result(), part_of_rank(expected, group->rank(), size));
@@ -41,23 +42,25 @@ TEST_F(ExecutorMpi, ComputesWhatOneRankDoes) {
   }
 }
 
-// Passes everything on, on any device, and keeps what comes to the ends of the model.
+// Passes everything on, on any device, and keeps no memory of the device, as that of messages would
+// not be reused then.
 class RelayWork final : public StageWork {
  public:
   RelayWork(Stream& compute, const MessageType& message) : compute_(compute), message_(message) {}
 
   Tensor forward(int, int micro, const Tensor& x) override {
     const Tensor y = x.defined() ? copy(x) : numbers(micro);
-    outputs_.push_back(y);
+    outputs_.push_back(host_copy(y));
     return y;
   }
   Tensor backward(int, int micro, const Tensor& dy) override {
     const Tensor dx = dy.defined() ? copy(dy) : numbers(kGradient + micro);
-    gradients_.push_back(dx);
+    gradients_.push_back(host_copy(dx));
     return dx;
   }
 
-  /// Results of this rank's passes, in their order.
+  /// Results of this rank's passes, in their order, on the host; after the compute stream was
+  /// waited for.
   const std::vector<Tensor>& outputs() const { return outputs_; }
   const std::vector<Tensor>& gradients() const { return gradients_; }
 
@@ -77,33 +80,40 @@ class RelayWork final : public StageWork {
     compute_.copy(y, x);
     return y;
   }
+  Tensor host_copy(const Tensor& x) {
+    const Tensor y = Tensor::host(compute_.device(), "results", message_.shape, message_.dtype);
+    compute_.copy(y, x);
+    return y;
+  }
 
   Stream& compute_;
   MessageType message_;
   std::vector<Tensor> outputs_, gradients_;
 };
 
-void expect_relayed(Group& group, Device& device) {
-  const MessageType message{{64, 32}, DType::F32};
+const MessageType kSmall{{64, 32}, DType::F32};
+
+void expect_relayed(Group& group, Device& device, const MessageType& message = kSmall) {
   const auto compute = device.make_stream("compute");
   for (const int num_chunks : {1, 2}) {
     PipelineLinks links(group, device, num_chunks);
     Executor executor(links, *compute);
     RelayWork work(*compute, message);
-    const auto actions = make_schedule({.kind = usual_schedule(num_chunks),
-                                        .num_ranks = group.size(),
-                                        .num_chunks = num_chunks,
-                                        .num_micro = 3 * group.size()},
-                                       group.rank());
-    executor.run(actions, message, work);
+    const RankSchedule schedule = proved_schedule({.kind = usual_schedule(num_chunks),
+                                                   .num_ranks = group.size(),
+                                                   .num_chunks = num_chunks,
+                                                   .num_micro = 3 * group.size()},
+                                                  group.rank());
+    executor.run(schedule, message, work);
+    compute->synchronize();
     size_t num_outputs = 0, num_gradients = 0;
-    for (const Action& action : actions) {
+    for (const Action& action : schedule.actions) {
       const bool forward = action.kind == Action::Kind::Forward;
       const Tensor& result =
           forward ? work.outputs().at(num_outputs++) : work.gradients().at(num_gradients++);
-      EXPECT_EQ(read_back<float>(*compute, result),
-                RelayWork::expected(forward ? action.micro : RelayWork::kGradient + action.micro,
-                                    message.shape.numel()))
+      const std::vector<float> expected = RelayWork::expected(
+          forward ? action.micro : RelayWork::kGradient + action.micro, message.shape.numel());
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), result.data<float>()))
           << action_text(action, num_chunks);
     }
   }
@@ -128,6 +138,8 @@ TEST_F(ExecutorMpi, PassesMessagesThroughNccl) {
   const auto device = make_cuda_device(runtime().local_rank());
   const auto group = runtime().world_nccl_group(*device);
   expect_relayed(*group, *device);
+  // Larger than the buffers of NCCL, so that a send ends only when the other rank receives.
+  expect_relayed(*group, *device, {{2048, 4096}, DType::F32});
 }
 
 }  // namespace

@@ -53,10 +53,10 @@ TEST_P(Executors, ComputeWhatOneRankDoes) {
       affine_reference(shape.num_ranks * shape.num_chunks, shape.num_micro);
   run_ranks(shape.num_ranks, [&](Group& group, Control&) {
     Rank rank(group, shape.num_chunks);
-    const auto actions = make_schedule(shape, group.rank());
+    const RankSchedule schedule = proved_schedule(shape, group.rank());
     for (const int max_delay_us : {0, 300}) {
       AffineWork work(*rank.compute, group.rank(), shape.num_ranks, shape.num_chunks, max_delay_us);
-      rank.executor.run(actions, kAffineMessage, work);
+      rank.executor.run(schedule, kAffineMessage, work);
       rank.compute->synchronize();
       EXPECT_EQ(work.result(), part_of_rank(expected, group.rank(), shape.num_ranks));
       EXPECT_EQ(work.num_in_flight(), 0u);
@@ -72,7 +72,7 @@ TEST_P(Executors, KeepNoHostWaiting) {
     Rank rank(group, shape.num_chunks);
     AffineWork work(*rank.compute, group.rank(), shape.num_ranks, shape.num_chunks, 0);
     enqueue_cpu(*rank.compute, [&] { all_enqueued.wait(); });
-    rank.executor.run(make_schedule(shape, group.rank()), kAffineMessage, work);
+    rank.executor.run(proved_schedule(shape, group.rank()), kAffineMessage, work);
     all_enqueued.count_down();
     rank.compute->synchronize();
   });
@@ -112,9 +112,9 @@ TEST(Executor, EvaluatesBetweenSteps) {
     Rank rank(group, 2);
     for (int round = 0; round < 2; ++round) {
       AffineWork steps(*rank.compute, group.rank(), 2, 2, 50);
-      rank.executor.run(make_schedule(training, group.rank()), kAffineMessage, steps);
+      rank.executor.run(proved_schedule(training, group.rank()), kAffineMessage, steps);
       AffineWork passes(*rank.compute, group.rank(), 2, 2, 50);
-      rank.executor.run(make_schedule(evaluation, group.rank()), kAffineMessage, passes);
+      rank.executor.run(proved_schedule(evaluation, group.rank()), kAffineMessage, passes);
       rank.compute->synchronize();
       EXPECT_EQ(steps.result(), part_of_rank(expected, group.rank(), 2));
       EXPECT_EQ(passes.result().loss, group.rank() == 1 ? evaluated.loss : AffineResult().loss);
@@ -151,7 +151,7 @@ TEST(Executor, GetsAlongWithFullQueues) {
     Rank rank(group, 2);
     AffineWork work(*rank.compute, group.rank(), 3, 2, 0);
     LongWork long_work(work, *rank.compute);
-    rank.executor.run(make_schedule(shape, group.rank()), kAffineMessage, long_work);
+    rank.executor.run(proved_schedule(shape, group.rank()), kAffineMessage, long_work);
     rank.compute->synchronize();
     EXPECT_EQ(work.result(), part_of_rank(expected, group.rank(), 3));
   });
@@ -168,7 +168,7 @@ TEST(Executor, WorkAfterARunFollowsItsSends) {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         received = true;
       });
-    const std::vector<Action> forward = {{Action::Kind::Forward, 0, 0}};
+    const RankSchedule forward{{{Action::Kind::Forward, 0, 0}}, {1}};
     rank.executor.run(forward, kAffineMessage, work);
     if (group.rank() == 0) enqueue_cpu(*rank.compute, [&] { EXPECT_TRUE(received); });
     rank.compute->synchronize();
@@ -191,7 +191,7 @@ class ExecutorMistakes : public ::testing::Test {
   std::string mistake(const std::vector<Action>& actions, const Tensor& result) {
     WrongWork work(result);
     try {
-      rank_.executor.run(actions, kAffineMessage, work);
+      rank_.executor.run({actions, std::vector<int>(actions.size())}, kAffineMessage, work);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::Internal);
       return error.what();
