@@ -1,5 +1,6 @@
 #include "app/job.h"
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -9,6 +10,7 @@
 
 #include "app/supervisor.h"
 #include "core/mark.h"
+#include "core/wait.h"
 
 namespace ferry {
 namespace {
@@ -27,6 +29,8 @@ Seconds silence_before(const Error& error, int rank, int size) {
 
 // The launcher forwards a message before it ends the job.
 constexpr std::chrono::milliseconds kMessageTravels{100};
+// A rank that can say itself what it waits for has said it then, and ended the job.
+constexpr double kPatience = 10;
 
 Error with_ranks_behind(const Error& error) {
   const std::string behind = error.code() == ExitCode::Lost ? ranks_behind() : "";
@@ -42,6 +46,7 @@ int run_rank(const std::function<ExitCode(Runtime&)>& body) {
     print_error(error, 0, 1);
     return static_cast<int>(error.code());
   }
+  std::atomic<bool> is_said = false;  // why the job ends: by one thread
   const auto stop = [&](const Error& thrown) {
     const Error error = with_ranks_behind(thrown);  // before the others go on or end
     const int code = static_cast<int>(error.code());
@@ -56,12 +61,21 @@ int run_rank(const std::function<ExitCode(Runtime&)>& body) {
     }
     return code;
   };
+  std::shared_ptr<void> watch;
+  if (runtime->size() > 1)
+    watch = watch_for_stuck_host(kPatience, [&](const Error& error) {
+      if (!is_said.exchange(true)) stop(error);
+    });
+  const auto stop_here = [&](const Error& error) {
+    while (is_said.exchange(true)) std::this_thread::sleep_for(kMessageTravels);
+    return stop(error);
+  };
   try {
     return static_cast<int>(body(*runtime));
   } catch (const Error& error) {
-    return stop(error);
+    return stop_here(error);
   } catch (const std::exception& error) {
-    return stop(Error(ExitCode::Internal, concat("internal error: ", error.what())));
+    return stop_here(Error(ExitCode::Internal, concat("internal error: ", error.what())));
   }
 }
 

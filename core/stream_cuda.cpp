@@ -286,6 +286,12 @@ void CudaStream::hold(const Tensor& tensor) {
   if (tensor.defined()) tensor.storage()->used_on(*this);
 }
 
+void CudaStream::hold_until(const Tensor& tensor, const Event& event) {
+  const auto point = std::dynamic_pointer_cast<CudaEvent>(event.state());
+  CHECK(point != nullptr, "stream '", name(), "': an event of another kind of stream");
+  used_until(tensor, *this, point);
+}
+
 const Tensor& CudaStream::blas_workspace() {
   if (!blas_workspace_.defined())
     blas_workspace_ = Tensor::empty(*this, "cublas workspace", {kBlasWorkspaceBytes}, DType::U8);

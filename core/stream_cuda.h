@@ -98,6 +98,9 @@ class CudaStream final : public Stream {
   void zero(const Tensor& tensor) override;
   void copy(const Tensor& to, const Tensor& from) override;
   void hold(const Tensor& tensor) override;
+  /// Keeps the tensor's memory from being reused before `event`, a point of this stream: unlike
+  /// hold(), also where this stream has later work that waits for something else.
+  void hold_until(const Tensor& tensor, const Event& event);
 
   const std::shared_ptr<CudaStreamHandle>& handle() const { return handle_; }
   bool is_captured() const override;

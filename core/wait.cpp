@@ -2,11 +2,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <list>
 #include <mutex>
+#include <optional>
 #include <thread>
-
-#include "core/check.h"
 
 namespace ferry {
 namespace {
@@ -19,6 +19,7 @@ constexpr std::chrono::microseconds kShortPause{20};
 constexpr std::chrono::microseconds kLongPause{200};  // after kCheckEvery
 // A check asks the driver, which takes microseconds.
 constexpr std::chrono::milliseconds kCheckEvery{5};
+constexpr std::chrono::milliseconds kWatchEvery{100};
 
 std::atomic<double> limit{6000};
 
@@ -37,7 +38,54 @@ void run_checks() {
   for (const auto& check : checks().list) check();
 }
 
+// Runs the checks until one has failed for a while, or until it goes.
+class StuckHostWatch {
+ public:
+  StuckHostWatch(double patience, std::function<void(const Error&)> on_stuck)
+      : patience_(patience), on_stuck_(std::move(on_stuck)), thread_([this] { run(); }) {}
+  ~StuckHostWatch() {
+    {
+      std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  StuckHostWatch(const StuckHostWatch&) = delete;
+  StuckHostWatch& operator=(const StuckHostWatch&) = delete;
+
+ private:
+  void run() {
+    std::optional<Clock::time_point> failed;
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, kWatchEvery, [this] { return ended_; })) {
+      try {
+        run_checks();
+        failed.reset();
+      } catch (const Error& error) {
+        if (!failed) failed = Clock::now();
+        if (Clock::now() - *failed < patience_) continue;
+        lock.unlock();
+        on_stuck_(error);
+        return;
+      }
+    }
+  }
+
+  std::chrono::duration<double> patience_;
+  std::function<void(const Error&)> on_stuck_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ended_ = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
 }  // namespace
+
+std::shared_ptr<void> watch_for_stuck_host(double patience,
+                                           std::function<void(const Error&)> on_stuck) {
+  return std::make_shared<StuckHostWatch>(patience, std::move(on_stuck));
+}
 
 double wait_limit_seconds() { return limit; }
 

@@ -7,6 +7,8 @@
 #include <memory>
 #include <string>
 
+#include "core/check.h"
+
 namespace ferry {
 
 /// Seconds that the host waits for the work of one stream. Communication has a much shorter limit
@@ -21,6 +23,13 @@ void set_wait_limit(double seconds);
 /// `check` is called every few milliseconds from any thread that waits, and throws the error that
 /// ends the wait. It is not called any more once the returned object is gone.
 [[nodiscard]] std::shared_ptr<void> add_wait_check(std::function<void()> check);
+
+/// Runs the checks from a thread of its own, too, for a host that is stuck where it cannot: in a
+/// driver, or in a library that waits for another rank. An Error that a check still throws after
+/// `patience` seconds, in which a thread that waits would have said it, goes to `on_stuck`, once.
+/// Until the returned object is gone.
+[[nodiscard]] std::shared_ptr<void> watch_for_stuck_host(
+    double patience, std::function<void(const Error&)> on_stuck);
 
 /// Blocks until ready() is true: looks again and again, without a pause at first, because most
 /// waits are short, then sleeping between looks. `what` is for the message: "stream 'compute'".

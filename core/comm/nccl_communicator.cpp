@@ -2,41 +2,14 @@
 
 #include <cstdio>
 #include <exception>
+#include <future>
 #include <thread>
 
 #include "core/check.h"
+#include "core/stream_cuda.h"
 #include "core/wait.h"
 
 namespace ferry {
-namespace {
-
-// A call that only enqueues is done by a thread of NCCL within tens of microseconds, for which
-// going to sleep takes too long; making connections takes long.
-constexpr std::chrono::microseconds kSpin{500};
-constexpr std::chrono::microseconds kPause{50};
-
-// Waits until the call that returned `result` is done on the host, which for a collective means
-// that it is enqueued. An error of an earlier operation shows here, too.
-void await_nccl(ncclResult_t result, ncclComm_t comm, const std::string& what, double limit) {
-  using Clock = std::chrono::steady_clock;
-  if (result != ncclSuccess && result != ncclInProgress) fail_nccl(result, comm, what);
-  const auto begin = Clock::now();
-  while (true) {
-    ncclResult_t state = ncclInProgress;
-    const ncclResult_t asked = ncclCommGetAsyncError(comm, &state);
-    if (asked != ncclSuccess) fail_nccl(asked, comm, what);
-    if (state == ncclSuccess) return;
-    if (state != ncclInProgress) fail_nccl(state, comm, what);
-    const std::chrono::duration<double> waited = Clock::now() - begin;
-    if (waited.count() > limit) fail_deadline(what, waited.count(), limit);
-    if (waited > kSpin)
-      std::this_thread::sleep_for(kPause);
-    else
-      std::this_thread::yield();
-  }
-}
-
-}  // namespace
 
 void fail_nccl(ncclResult_t result, ncclComm_t comm, const std::string& what) {
   const char* detail = ncclGetLastError(comm);
@@ -50,84 +23,110 @@ void fail_nccl(ncclResult_t result, ncclComm_t comm, const std::string& what) {
 
 NcclCommunicator::~NcclCommunicator() {
   wait_check_.reset();
-  if (comm_ == nullptr) return;
+  if (get() == nullptr) return;
   try {
     device_.make_current();
-    // Finalising waits for the other ranks, which after an error may never come.
+    // It waits for the other ranks, which after an error may never come.
     if (broken() || std::uncaught_exceptions() > 0) {
-      static_cast<void>(ncclCommAbort(comm_));
+      static_cast<void>(ncclCommAbort(get()));
       return;
     }
-    await_nccl(ncclCommFinalize(comm_), comm_, "ncclCommFinalize", timeout_s_);
-    static_cast<void>(ncclCommDestroy(comm_));
+    const std::string what = "end of a communicator";
+    const ncclResult_t result =
+        run_within_deadline(what, [](ncclComm_t* comm) { return ncclCommDestroy(*comm); });
+    if (result != ncclSuccess) fail_nccl(result, nullptr, what);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "ferry: %s\n", error.what());
-    static_cast<void>(ncclCommAbort(comm_));
   }
 }
 
-ncclConfig_t NcclCommunicator::config() {
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  return config;
+ncclResult_t NcclCommunicator::run_within_deadline(const std::string& what,
+                                                   const Make& call) const {
+  std::promise<ncclResult_t> promise;
+  std::future<ncclResult_t> result = promise.get_future();
+  const int ordinal = device_.ordinal();
+  std::thread([comm = comm_, call, ordinal, promise = std::move(promise)]() mutable {
+    const cudaError_t error = cudaSetDevice(ordinal);
+    promise.set_value(error == cudaSuccess ? call(comm.get()) : ncclUnhandledCudaError);
+  }).detach();
+  const auto limit = std::chrono::duration<double>(timeout_s_);
+  if (result.wait_for(limit) != std::future_status::ready)
+    fail_deadline(what, timeout_s_, timeout_s_);
+  return result.get();
 }
 
-void NcclCommunicator::run(const std::string& what, const Call& call) {
+void NcclCommunicator::make(const std::string& what, const Make& call) {
+  const ncclResult_t result = run_within_deadline(what, call);
+  if (result != ncclSuccess) fail_nccl(result, nullptr, what);
+  if (get() != nullptr) wait_check_ = add_wait_check([this] { check(); });
+}
+
+void NcclCommunicator::ask(const std::string& what, const Call& call) {
+  const ncclResult_t result = call();
+  if (result != ncclSuccess) fail_nccl(result, get(), what);
+}
+
+void NcclCommunicator::enqueue(Stream& stream, const std::string& what,
+                               std::initializer_list<Tensor> tensors, const Call& call) {
   if (broken()) fail(ExitCode::Lost, what, ": the group failed before");
+  const Event before = stream.record();
+  {
+    std::lock_guard lock(mutex_);
+    host_call_ = {what, Clock::now()};
+  }
+  const ncclResult_t result = call();
+  std::lock_guard lock(mutex_);
+  host_call_.reset();
   try {
-    const ncclResult_t result = call();  // may set comm_
-    await_nccl(result, comm_, what, timeout_s_);
+    if (result != ncclSuccess) fail_nccl(result, get(), what);
   } catch (...) {
-    set_error(std::current_exception());
+    if (!error_) error_ = std::current_exception();
     throw;
   }
-}
-
-void NcclCommunicator::enqueue(Stream& stream, const std::string& what, const Call& call) {
-  const Event before = stream.record();
-  run(what, call);
-  std::lock_guard lock(mutex_);
+  const Event after = stream.record();
+  for (const Tensor& tensor : tensors) as_cuda(stream).hold_until(tensor, after);
   drop_done();
-  under_way_.emplace_back(what, before, stream.record());
+  under_way_.emplace_back(what, before, after);
 }
 
-void NcclCommunicator::watch() {
-  wait_check_ = add_wait_check([this] { check(); });
-}
-
-// The collectives of a communicator run one after the other, so only the first can be stuck.
 void NcclCommunicator::check() {
   std::lock_guard lock(mutex_);
   if (error_) std::rethrow_exception(error_);  // for every thread that waits
-  drop_done();
-  ncclResult_t state = ncclSuccess;
-  const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
-  const ncclResult_t result = asked != ncclSuccess ? asked : state;
-  const auto now = Clock::now();
   try {
-    if (result != ncclSuccess && result != ncclInProgress)
-      fail_nccl(result, comm_, under_way_.empty() ? "between calls" : under_way_.front().what);
-    if (under_way_.empty()) return;
-    Work& first = under_way_.front();
-    if (!first.begun && first.before.ready()) first.begun = now;
-    if (!first.begun) return;
-    const std::chrono::duration<double> waited = now - *first.begun;
-    if (!first.long_wait && waited.count() > timeout_s_ / 2) first.long_wait.emplace();
-    if (waited.count() > timeout_s_) fail_deadline(first.what, waited.count(), timeout_s_);
+    find_error();
   } catch (...) {
     error_ = std::current_exception();
     throw;
   }
 }
 
+void NcclCommunicator::find_error() {
+  const auto now = Clock::now();
+  const auto require_in_time = [&](const std::string& what, Clock::time_point begun) {
+    const std::chrono::duration<double> waited = now - begun;
+    if (waited.count() > timeout_s_) fail_deadline(what, waited.count(), timeout_s_);
+    return waited.count();
+  };
+  // First, because it asks nobody: where a call is stuck, the driver may be, too.
+  if (host_call_) require_in_time(host_call_->what, host_call_->begun);
+  drop_done();
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t asked = ncclCommGetAsyncError(get(), &state);
+  const ncclResult_t result = asked != ncclSuccess ? asked : state;
+  if (result != ncclSuccess && result != ncclInProgress)
+    fail_nccl(result, get(), under_way_.empty() ? "between calls" : under_way_.front().what);
+  if (under_way_.empty()) return;
+  // The collectives of a communicator run one after the other, so only the first can be stuck.
+  Work& first = under_way_.front();
+  if (!first.begun && first.before.ready()) first.begun = now;
+  if (!first.begun) return;
+  if (require_in_time(first.what, *first.begun) > timeout_s_ / 2 && !first.long_wait)
+    first.long_wait.emplace();
+}
+
 bool NcclCommunicator::broken() {
   std::lock_guard lock(mutex_);
   return error_ != nullptr;
-}
-
-void NcclCommunicator::set_error(std::exception_ptr error) {
-  std::lock_guard lock(mutex_);
-  if (!error_) error_ = std::move(error);
 }
 
 void NcclCommunicator::drop_done() {

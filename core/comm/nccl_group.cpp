@@ -40,9 +40,7 @@ size_t count_of(const Tensor& tensor) { return static_cast<size_t>(tensor.numel(
 class NcclGroup final : public Group {
  public:
   NcclGroup(std::unique_ptr<NcclCommunicator> comm, int rank, int size, std::string name)
-      : comm_(std::move(comm)), rank_(rank), size_(size), name_(std::move(name)) {
-    comm_->watch();
-  }
+      : comm_(std::move(comm)), rank_(rank), size_(size), name_(std::move(name)) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -51,46 +49,40 @@ class NcclGroup final : public Group {
   void all_reduce(Stream& stream, const Tensor& tensor, ReduceOp op) override {
     if (tensor.numel() == 0) return;
     const cudaStream_t cuda = cuda_handle(stream);
-    comm_->enqueue(stream, what("all_reduce", tensor), [&] {
+    comm_->enqueue(stream, what("all_reduce", tensor), {tensor}, [&] {
       return ncclAllReduce(tensor.raw(), tensor.raw(), count_of(tensor), nccl_type(tensor.dtype()),
                            op == ReduceOp::Sum ? ncclSum : ncclMax, comm_->get(), cuda);
     });
-    stream.hold(tensor);
   }
 
   void all_gather(Stream& stream, const Tensor& all, const Tensor& own) override {
     check_all_gather(all, own);
     if (own.numel() == 0) return;
     const cudaStream_t cuda = cuda_handle(stream);
-    comm_->enqueue(stream, what("all_gather", all), [&] {
+    comm_->enqueue(stream, what("all_gather", all), {all, own}, [&] {
       return ncclAllGather(own.raw(), all.raw(), count_of(own), nccl_type(own.dtype()),
                            comm_->get(), cuda);
     });
-    stream.hold(all);
-    stream.hold(own);
   }
 
   void reduce_scatter(Stream& stream, const Tensor& own, const Tensor& all) override {
     check_reduce_scatter(own, all);
     if (own.numel() == 0) return;
     const cudaStream_t cuda = cuda_handle(stream);
-    comm_->enqueue(stream, what("reduce_scatter", all), [&] {
+    comm_->enqueue(stream, what("reduce_scatter", all), {all, own}, [&] {
       return ncclReduceScatter(all.raw(), own.raw(), count_of(own), nccl_type(own.dtype()), ncclSum,
                                comm_->get(), cuda);
     });
-    stream.hold(all);
-    stream.hold(own);
   }
 
   void broadcast(Stream& stream, const Tensor& tensor, int root) override {
     check_peer(root);
     if (tensor.numel() == 0) return;
     const cudaStream_t cuda = cuda_handle(stream);
-    comm_->enqueue(stream, what("broadcast", tensor), [&] {
+    comm_->enqueue(stream, what("broadcast", tensor), {tensor}, [&] {
       return ncclBroadcast(tensor.raw(), tensor.raw(), count_of(tensor), nccl_type(tensor.dtype()),
                            root, comm_->get(), cuda);
     });
-    stream.hold(tensor);
   }
 
   void all_to_all(Stream& stream, const Tensor& receive, std::span<const int64_t> receive_rows,
@@ -101,7 +93,7 @@ class NcclGroup final : public Group {
     const std::vector<Piece> out = pieces(send, send_rows, text);
     const ncclDataType_t type = nccl_type(send.dtype());
     const cudaStream_t cuda = cuda_handle(stream);
-    comm_->enqueue(stream, text, [&] {
+    comm_->enqueue(stream, text, {receive, send}, [&] {
       ncclResult_t result = ncclGroupStart();
       for (int peer = 0; peer < size_; ++peer) {
         const Piece& to = out[static_cast<size_t>(peer)];
@@ -114,46 +106,38 @@ class NcclGroup final : public Group {
       const ncclResult_t end = ncclGroupEnd();
       return result == ncclSuccess ? end : result;
     });
-    stream.hold(receive);
-    stream.hold(send);
   }
 
   void send(Stream& stream, const Tensor& tensor, int peer) override {
     check_peer(peer);
     if (tensor.numel() == 0) return;
     const cudaStream_t cuda = cuda_handle(stream);
-    comm_->enqueue(stream, what("send", tensor), [&] {
+    comm_->enqueue(stream, what("send", tensor), {tensor}, [&] {
       return ncclSend(tensor.raw(), count_of(tensor), nccl_type(tensor.dtype()), peer, comm_->get(),
                       cuda);
     });
-    stream.hold(tensor);
   }
 
   void receive(Stream& stream, const Tensor& tensor, int peer) override {
     check_peer(peer);
     if (tensor.numel() == 0) return;
     const cudaStream_t cuda = cuda_handle(stream);
-    comm_->enqueue(stream, what("receive", tensor), [&] {
+    comm_->enqueue(stream, what("receive", tensor), {tensor}, [&] {
       return ncclRecv(tensor.raw(), count_of(tensor), nccl_type(tensor.dtype()), peer, comm_->get(),
                       cuda);
     });
-    stream.hold(tensor);
   }
 
   std::unique_ptr<Group> split(int color, const std::string& name) override {
     auto part = std::make_unique<NcclCommunicator>(comm_->device(), comm_->timeout_s());
-    ncclConfig_t config = NcclCommunicator::config();
     const std::string text = concat("split of group ", name_, " into ", name);
-    comm_->device().make_current();
-    comm_->run(text, [&] {
-      return ncclCommSplit(comm_->get(), color < 0 ? NCCL_SPLIT_NOCOLOR : color, rank_,
-                           part->address(), &config);
+    part->make(text, [whole = comm_->get(), color, rank = rank_](ncclComm_t* comm) {
+      return ncclCommSplit(whole, color < 0 ? NCCL_SPLIT_NOCOLOR : color, rank, comm, nullptr);
     });
     if (color < 0) return nullptr;
     int rank = 0, size = 0;
-    part->run(text, [&] { return ncclSuccess; });
-    part->run(text, [&] { return ncclCommUserRank(part->get(), &rank); });
-    part->run(text, [&] { return ncclCommCount(part->get(), &size); });
+    part->ask(text, [&] { return ncclCommUserRank(part->get(), &rank); });
+    part->ask(text, [&] { return ncclCommCount(part->get(), &size); });
     return std::make_unique<NcclGroup>(std::move(part), rank, size, name);
   }
 
@@ -278,12 +262,10 @@ std::unique_ptr<Group> make_nccl_group(Device& device, Control& control, const s
   require_own_gpus(*cuda, control, name);
   const ncclUniqueId id = agree_on_id(control, name);
   auto comm = std::make_unique<NcclCommunicator>(*cuda);
-  ncclConfig_t config = NcclCommunicator::config();
-  const std::string text =
-      concat("start of group ", name, " on rank ", control.rank(), '/', control.size());
-  comm->run(text, [&] {
-    return ncclCommInitRankConfig(comm->address(), control.size(), id, control.rank(), &config);
-  });
+  comm->make(concat("start of group ", name, " on rank ", control.rank(), '/', control.size()),
+             [id, rank = control.rank(), size = control.size()](ncclComm_t* made) {
+               return ncclCommInitRank(made, size, id, rank);
+             });
   return std::make_unique<NcclGroup>(std::move(comm), control.rank(), control.size(), name);
 }
 

@@ -89,6 +89,34 @@ TEST(Wait, ARemovedCheckIsTheRightOne) {
   EXPECT_THAT([&] { wait_until_ready("work", never); }, ThrowsMessage<Error>("second"));
 }
 
+// Of a host that is stuck elsewhere than in a wait.
+TEST(StuckHost, IsToldOfByAnErrorThatStays) {
+  std::atomic<bool> is_gone{false};
+  const auto check = add_wait_check([&] {
+    if (is_gone) fail(ExitCode::Lost, "a peer is gone");
+  });
+  std::promise<std::string> told;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto watch = watch_for_stuck_host(
+      0.3, [&](const Error& error) { told.set_value(error.what()); });  // a second time would throw
+  is_gone = true;
+  EXPECT_EQ(told.get_future().get(), "a peer is gone");
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(300));
+}
+
+TEST(StuckHost, IsNotToldOfWhenTheErrorGoesOrTheWatchEnds) {
+  std::atomic<int> num_checks{0};
+  const auto check = add_wait_check([&] {
+    if (++num_checks == 1) fail(ExitCode::Lost, "for a moment");
+  });
+  bool told = false;
+  {
+    const auto watch = watch_for_stuck_host(0.15, [&](const Error&) { told = true; });
+    while (num_checks < 4) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_FALSE(told);
+}
+
 class WaitOfCpuStream : public CpuTest {};
 
 TEST_F(WaitOfCpuStream, NamesTheStream) {
