@@ -6,7 +6,7 @@
 // first products. A step must be shorter than the products of one block of depth, about 1,000
 // cycles, or the tensor cores wait for it.
 
-#include "core/ops/grouped_gather.cuh"
+#include "core/ops/grouped_units.cuh"
 #include "core/ops/hopper.cuh"
 #include "core/ops/mma.cuh"
 #include "core/ops/reduce_cuda.cuh"
@@ -14,31 +14,6 @@
 #include "core/ops/vector_cuda.cuh"
 
 namespace ferry::cuda::wgmma {
-
-constexpr uint32_t kBytesBox = 2048;  // what a warp stores at once: 16 rows of 128 bytes
-/// Coordinate of the end of a group in row maps.
-constexpr int kRowsEnd = 1 << 30;
-
-/// a, b: operands; that of gathered rows is not used. c: the result. d: h of SwiGLU; gate and up of
-/// its backward.
-struct Maps {
-  CUtensorMap a, b, c, d;
-};
-
-struct Product {
-  const int* offsets = nullptr;  // [groups + 1], on the device
-  int groups = 0;
-  int tiles_m = 0;         // of each matrix of c (wgrad)
-  int tiles_n = 0;         // of c
-  int depth_blocks = 0;    // of kTileDepth (forward, dgrad)
-  int* counter = nullptr;  // [2], zeros, and zeros again afterwards: units taken, clusters done
-  // SwiGLU.
-  int ffn = 0;
-  const float* prob = nullptr;  // [R], or null: 1
-  float* dprob = nullptr;       // [tiles_n, R]: sums over the columns of a tile
-  int num_rows = 0;             // R
-  GatherSource gather;          // x, where it is gathered
-};
 
 /// Where a warp's 16 rows of a tile are in c, as coordinates of its map; row kRowsEnd: nowhere.
 struct Destination {

@@ -97,9 +97,6 @@ void grouped_gemm_wgrad(Stream& stream, const Tensor& dweight, const Tensor& dy,
   check_groups(dy, x, dweight, offsets);
   CHECK(dweight.dtype() == accumulate_dtype(x.x.dtype()), "dweight is ", name_of(dweight.dtype()),
         ", rows are ", name_of(x.x.dtype()));
-  if (x.gathered() && !stream.device().is_cpu() && dy.numel() > 0 && dweight.numel() > 0 &&
-      cuda::grouped_gemm_gathered_wgrad(stream, dweight, dy, x, offsets))
-    return;
   run_op(stream, cpu::grouped_gemm_wgrad, cuda::grouped_gemm_wgrad, dweight, dy,
          x.contiguous(stream, kCopiedRows), offsets);
 }

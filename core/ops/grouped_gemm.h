@@ -53,7 +53,7 @@ void grouped_gemm_swiglu_backward(Stream& stream, const Tensor& dgate_up, const 
                                   const Tensor& prob, const Tensor& offsets);
 
 /// dweight[e] [N, K] += dy_e [R_e, N]^T * x_e [R_e, K]; dweight [E, N, K] in accumulate_dtype.
-/// Gathered rows are read or copied as above.
+/// Gathered rows are copied for the length of the call.
 void grouped_gemm_wgrad(Stream& stream, const Tensor& dweight, const Tensor& dy, const Rows& x,
                         const Tensor& offsets);
 

@@ -22,10 +22,8 @@ void grouped_gemm_dgrad(Stream& stream, const Tensor& dx, const Tensor& dy, cons
 void grouped_gemm_wgrad(Stream& stream, const Tensor& dweight, const Tensor& dy, const Tensor& x,
                         const Tensor& offsets);
 
-// Of gathered rows, and fused with SwiGLU; false: there is no such kernel for these, and nothing
+// Fused with SwiGLU, of gathered rows, too; false: there is no such kernel for these, and nothing
 // was done.
-bool grouped_gemm_gathered_wgrad(Stream& stream, const Tensor& dweight, const Tensor& dy,
-                                 const Rows& x, const Tensor& offsets);
 bool grouped_gemm_swiglu_forward(Stream& stream, const Tensor& gate_up, const Tensor& h,
                                  const Rows& x, const Tensor& weight, const Tensor& prob,
                                  const Tensor& offsets);

@@ -117,7 +117,7 @@ void launch(Stream& stream, const wgmma::Maps& maps, wgmma::Product p, const Ten
 
 // Whether gathered rows can be addressed; those in their order always can.
 bool reaches_rows(const Rows& rows) {
-  return !rows.gathered() || (rows.x.numel() / 8 <= std::numeric_limits<int>::max() &&
+  return !rows.gathered() || (rows.x.bytes() <= std::numeric_limits<uint32_t>::max() &&
                               rows.num_rows() < kRowsEnd && aligned16(rows.x.raw()));
 }
 
@@ -125,8 +125,8 @@ wgmma::GatherSource gather_source(const Rows& rows) {
   wgmma::GatherSource source;
   source.tokens = static_cast<const uint8_t*>(rows.x.raw());
   source.slot_of_row = rows.slot_of_row.data<int32_t>();
-  source.choices = static_cast<uint32_t>(rows.num_rows() / rows.x.dim(0));
-  source.chunks = static_cast<int>(rows.x.dim(1) / 8);
+  source.set_choices(static_cast<uint32_t>(rows.num_rows() / rows.x.dim(0)));
+  source.token_bytes = static_cast<uint32_t>(rows.x.dim(1) * 2);
   return source;
 }
 
@@ -221,16 +221,6 @@ bool grouped_gemm_swiglu_forward(Stream& stream, const Tensor& gate_up, const Te
     maps.a = row_map(x.x, 64);
     launch<W>(stream, maps, p, offsets);
   }
-  return true;
-}
-
-bool grouped_gemm_gathered_wgrad(Stream& stream, const Tensor& dweight, const Tensor& dy,
-                                 const Rows& x, const Tensor& offsets) {
-  if (!wgmma_takes(dy, dweight, offsets.dim(0) - 1) || !reaches_rows(x)) return false;
-  const wgmma::Maps maps{slab_row_map(dy, 2), {}, gradient_map(dweight), {}};
-  wgmma::Product p = wgrad_product(dweight);
-  p.gather = gather_source(x);
-  launch<wgmma::Work<GroupedKind::Wgrad, wgmma::AddMatrices, true>>(stream, maps, p, offsets);
   return true;
 }
 

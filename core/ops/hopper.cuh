@@ -41,6 +41,10 @@ __device__ __forceinline__ void expect_bytes(uint32_t barrier, uint32_t bytes) {
 __device__ __forceinline__ void arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+/// Arrives when all that this thread began to copy (cp.async) is in shared memory.
+__device__ __forceinline__ void arrive_after_copies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 /// Arrives at the barrier that a block of the cluster has at this address. Without `.release`: a
 /// release at cluster scope becomes a fence of all memory, which costs a fifth of the kernel, and
 /// what the arrival is about, reads of shared memory by products that were waited for, is done.
@@ -150,19 +154,6 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, ui
         "{%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
         "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
         : "memory");
-}
-
-/// Shared memory to the same address of a block of the cluster, counted by its barrier.
-__device__ __forceinline__ void send_bytes(uint32_t address, uint32_t bytes, uint32_t barrier,
-                                           uint32_t rank) {
-  asm volatile(
-      "{\n.reg .b32 remote, remote_barrier;\n"
-      "mapa.shared::cluster.u32 remote, %0, %3;\n"
-      "mapa.shared::cluster.u32 remote_barrier, %1, %3;\n"
-      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [remote], [%0], %2, "
-      "[remote_barrier];\n}" ::"r"(address),
-      "r"(barrier), "r"(bytes), "r"(rank)
-      : "memory");
 }
 
 /// The box in shared memory to these coordinates; elements outside of the tensor are dropped.

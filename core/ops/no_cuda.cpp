@@ -89,10 +89,6 @@ void gemm_batched(Stream&, const Tensor&, const Tensor&, Transpose, const Tensor
 void grouped_gemm_forward(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
   missing("grouped_gemm_forward");
 }
-bool grouped_gemm_gathered_wgrad(Stream&, const Tensor&, const Tensor&, const Rows&,
-                                 const Tensor&) {
-  missing("grouped_gemm_gathered_wgrad");
-}
 bool grouped_gemm_swiglu_forward(Stream&, const Tensor&, const Tensor&, const Rows&, const Tensor&,
                                  const Tensor&, const Tensor&) {
   missing("grouped_gemm_swiglu_forward");

@@ -93,6 +93,29 @@ class GroupedGemm : public DeviceTest {
     cases.push_back({many_sizes(), 640, 2048});
     return cases;
   }
+  struct GatheredAndCopied {
+    Rows gathered, copies;
+  };
+  // Rows of tokens in any order, some of them several times.
+  GatheredAndCopied gathered_and_copied(const Problem& p) {
+    int64_t choices = 8;
+    while (p.rows % choices != 0) --choices;
+    const Tensor tokens = random({p.rows / choices, p.k}, 1), copies = output({p.rows, p.k});
+    std::mt19937 generator(5);
+    std::vector<int32_t> slots;
+    for (int64_t row = 0; row < p.rows; ++row) {
+      const int64_t slot = static_cast<int64_t>(generator()) % p.rows, token = slot / choices;
+      slots.push_back(static_cast<int32_t>(slot));
+      stream().copy(copies.rows(row, row + 1), tokens.rows(token, token + 1));
+    }
+    return {Rows(tokens, ints(slots, {p.rows})), copies};
+  }
+  Tensor wgrad(const Problem& p, const Rows& rows) {
+    const Tensor dy = random({p.rows, p.n}, 3);
+    const Tensor dweight = random_tensor(stream(), {p.groups, p.n, p.k}, accumulate(), 4);
+    grouped_gemm_wgrad(stream(), dweight, dy, rows, p.offsets_tensor);
+    return dweight;
+  }
   double tolerance(int64_t additions) const {
     return static_cast<double>(additions + 1) * epsilon_of(accumulate());
   }
@@ -224,35 +247,30 @@ TEST_P(GroupedGemm, SwigluBackwardMayOverwriteGateAndUp) {
   expect_same_bits(stream(), gate_up, expected);
 }
 
-// Slots in any order, some of them several times.
 TEST_P(GroupedGemm, GatheredRowsGiveTheBitsOfTheirCopies) {
   for (const auto& [groups, ffn, k] : swiglu_cases()) {
     SCOPED_TRACE(concat(groups.name, ' ', ffn, ' ', k));
     const Problem p = problem(groups, 2 * ffn, k);
-    int64_t choices = 8;
-    while (p.rows % choices != 0) --choices;
-    const Tensor tokens = random({p.rows / choices, p.k}, 1);
-    const Tensor copies = output({p.rows, p.k});
-    std::mt19937 generator(5);
-    std::vector<int32_t> slots;
-    for (int64_t row = 0; row < p.rows; ++row) {
-      const int64_t slot = static_cast<int64_t>(generator()) % p.rows;
-      slots.push_back(static_cast<int32_t>(slot));
-      const int64_t token = slot / choices;
-      stream().copy(copies.rows(row, row + 1), tokens.rows(token, token + 1));
-    }
-    const Rows gathered(tokens, ints(slots, {p.rows}));
-    const Tensor weight = random({p.groups, p.n, p.k}, 2, 0.1), dy = random({p.rows, p.n}, 3);
+    const auto [gathered, copies] = gathered_and_copied(p);
+    const Tensor weight = random({p.groups, p.n, p.k}, 2, 0.1);
     const auto results = [&](const Rows& rows) {
       const Tensor gate_up = output({p.rows, p.n}), h = output({p.rows, ffn});
       grouped_gemm_swiglu_forward(stream(), gate_up, h, rows, weight, {}, p.offsets_tensor);
-      const Tensor dweight = random_tensor(stream(), {p.groups, p.n, p.k}, accumulate(), 4);
-      grouped_gemm_wgrad(stream(), dweight, dy, rows, p.offsets_tensor);
-      return std::array{gate_up, h, dweight};
+      return std::array{gate_up, h, wgrad(p, rows)};
     };
     const auto outcome = results(gathered), expected = results(copies);
     for (size_t i = 0; i < expected.size(); ++i)
       expect_same_bits(stream(), outcome[i], expected[i]);
+  }
+}
+
+// Odd numbers of tiles both ways, and tiles that are not full.
+TEST_P(GroupedGemm, GatheredWgradGivesTheBitsOfCopies) {
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{192, 64}, {128, 768}, {320, 320}}) {
+    SCOPED_TRACE(concat(n, ' ', k));
+    const Problem p = problem({"", {70, 0, 1, 200, 65}}, n, k);
+    const auto [gathered, copies] = gathered_and_copied(p);
+    expect_same_bits(stream(), wgrad(p, gathered), wgrad(p, copies));
   }
 }
 
