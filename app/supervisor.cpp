@@ -114,9 +114,10 @@ int verdict(const Supervision& supervision, int status, bool ended, bool asked_t
 }
 
 int watch(const Supervision& supervision, pid_t child, pid_t launcher, const sigset_t& signals,
-          const std::atomic<bool>& ended) {
+          const std::atomic<bool>& ended, int64_t marks_before) {
   bool asked_to_end = false, stopped = false;
-  double stopped_s = 0;
+  double stopped_s = 0, silent_s = 0;
+  int64_t marks = marks_before;
   while (true) {
     const int signal = sigtimedwait(&signals, nullptr, &kLook);
     if (signal == SIGTERM || signal == SIGINT) asked_to_end = true;
@@ -133,14 +134,23 @@ int watch(const Supervision& supervision, pid_t child, pid_t launcher, const sig
       kill(child, SIGKILL);
       return static_cast<int>(ExitCode::Lost);
     }
-    if (signal < 0 && stopped) stopped_s += kLookSeconds;
+    if (signal < 0) (stopped ? stopped_s : silent_s) += kLookSeconds;
+    const int64_t marks_now = num_marks();
+    if (marks_now != marks || marks_now == marks_before) silent_s = 0;
+    marks = marks_now;
     if (stopped_s > supervision.stopped_limit_s) {
       say_lost(supervision,
                concat("was stopped (SIGSTOP) for longer than ", supervision.stopped_limit_s, " s"),
                "the others cannot go on without it; the limit is FERRY_COMM_TIMEOUT_S");
-      kill(child, SIGKILL);
-      return static_cast<int>(ExitCode::Lost);
+    } else if (silent_s > supervision.silent_limit_s) {
+      say_lost(supervision, concat("did not get on for ", supervision.silent_limit_s, " s"),
+               "it hangs where nothing ends its wait, in a driver or a library; the limit is 10 x "
+               "FERRY_COMM_TIMEOUT_S");
+    } else {
+      continue;
     }
+    kill(child, SIGKILL);
+    return static_cast<int>(ExitCode::Lost);
   }
 }
 
@@ -160,6 +170,7 @@ int supervise(const Supervision& supervision, const std::function<int()>& body) 
   sigset_t before;
   CHECK(sigprocmask(SIG_BLOCK, &signals, &before) == 0, "sigprocmask: ", std::strerror(errno));
   const pid_t launcher = getppid(), supervisor = getpid();
+  const int64_t marks_before = num_marks();
   const pid_t child = fork();
   if (child < 0)
     fail(ExitCode::Resource, "error: cannot start the process of ", supervision.rank, " on ",
@@ -172,7 +183,7 @@ int supervise(const Supervision& supervision, const std::function<int()>& body) 
   }
   rename_process();
   // The signals stay blocked: one that is pending would end this process with another code.
-  return watch(supervision, child, launcher, signals, ended);
+  return watch(supervision, child, launcher, signals, ended, marks_before);
 }
 
 }  // namespace ferry

@@ -18,6 +18,9 @@ struct Supervision {
   std::string prefix;          // "[rank 2] ": how messages of this rank begin
   std::string host;            // for messages
   double stopped_limit_s = 0;  // a rank that is stopped (SIGSTOP) longer is lost
+  /// So is one that has made a mark, and none for longer than this: it hangs where it cannot look
+  /// at the time, in a driver or a library.
+  double silent_limit_s = 0;
 };
 
 /// In the parent: returns the exit code of the job; the signals of launchers are blocked from then.

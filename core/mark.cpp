@@ -27,6 +27,7 @@ constexpr size_t kMaxNamed = 8;
 // One text is shown while the other is written.
 struct Page {
   std::atomic<int> shown{0};
+  std::atomic<int64_t> num_marks{0};
   char texts[2][kTextBytes] = {"start", ""};
 };
 
@@ -88,6 +89,7 @@ void mark(int64_t step, std::string_view operation) {
   const int hidden = 1 - page().shown.load();
   std::snprintf(page().texts[hidden], kTextBytes, "%s", place_text(own).c_str());
   page().shown = hidden;
+  ++page().num_marks;
   write_own();
 }
 
@@ -111,6 +113,8 @@ WaitingMark::~WaitingMark() {
   --own.num_waits;
   write_own();
 }
+
+int64_t num_marks() noexcept { return page().num_marks; }
 
 void share_mark() { static_cast<void>(page()); }
 

@@ -22,6 +22,8 @@ void mark(int64_t step, std::string_view operation);
 std::string mark_text();
 /// The same, as a text that ends with 0 and may be read in a signal handler.
 const char* mark_text_in_memory() noexcept;
+/// Of this process, or of one that shares the memory; 0 before the first mark.
+int64_t num_marks() noexcept;
 /// Makes the memory of the mark. Call before a fork after which both processes use it.
 void share_mark();
 

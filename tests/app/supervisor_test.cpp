@@ -47,7 +47,11 @@ class SharedNumber {
 };
 
 Supervision supervision() {
-  return {.rank = "rank 2 of 4", .prefix = "[rank 2] ", .host = "node-a", .stopped_limit_s = 30};
+  return {.rank = "rank 2 of 4",
+          .prefix = "[rank 2] ",
+          .host = "node-a",
+          .stopped_limit_s = 30,
+          .silent_limit_s = 30};
 }
 
 // supervise() in a process of its own, which it renames, and which the tests kill. `interfere` is
@@ -143,6 +147,45 @@ TEST(Supervise, ARankThatGoesOnAfterAStopIsNotLost) {
       });
   EXPECT_EQ(ended.code, 76);
   EXPECT_EQ(ended.text, "");
+}
+
+TEST(Supervise, ARankThatDoesNotGetOnIsLost) {
+  Supervision how = supervision();
+  how.silent_limit_s = 0.6;
+  const Ended ended = supervised(
+      [] {
+        mark(7, "forward");
+        return sleep_for_ever();
+      },
+      [](pid_t) {}, how);
+  EXPECT_EQ(ended.code, kLost);
+  EXPECT_THAT(ended.text,
+              AllOf(HasSubstr("rank 2 of 4 on node-a did not get on for 0.6 s"),
+                    HasSubstr("--> step 7, forward"), HasSubstr("10 x FERRY_COMM_TIMEOUT_S")));
+}
+
+// What makes no marks at all (a bench) may take any time, and so may all steps together.
+TEST(Supervise, ARankThatGetsOnIsNotLost) {
+  Supervision how = supervision();
+  how.silent_limit_s = 0.8;
+  const auto nap = [] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); };
+  const Ended silent = supervised(
+      [&] {
+        for (int i = 0; i < 5; ++i) nap();
+        return 76;
+      },
+      [](pid_t) {}, how);
+  EXPECT_EQ(silent.code, 76);
+  const Ended busy = supervised(
+      [&] {
+        for (int step = 1; step <= 5; ++step) {
+          mark(step, "forward");
+          nap();
+        }
+        return 76;
+      },
+      [](pid_t) {}, how);
+  EXPECT_EQ(busy.code, 76);
 }
 
 // The launcher ends both when another rank has failed: that is not this rank's fault.

@@ -45,6 +45,7 @@ TEST(Mark, SaysStepAndOperation) {
 TEST(Mark, IsSeenByAnotherProcess) {
   share_mark();
   mark(1, "before");
+  const int64_t marks_before = num_marks();
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
@@ -54,6 +55,7 @@ TEST(Mark, IsSeenByAnotherProcess) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(mark_text(), "step 2, in the child");
+  EXPECT_EQ(num_marks(), marks_before + 1);
 }
 
 TEST(Mark, GoesToAFileOfTheRun) {

@@ -38,6 +38,7 @@ inline void expect_same_over_processes(Device& device, Group& group, DType dtype
   const int size = group.size();
   const auto sums = mpi_runtime().world_group();
   for (const MoeLayout& layout : {MoeLayout{1, size, 1}, {1, size / 2, 2}, {2, size, 1}}) {
+    const MoeRank rank(group, layout);  // once: some kinds of groups take seconds to make
     for (const char* dispatcher : {"alltoall", "allgather"}) {
       for (const char* mode : {"none", "all_to:[2,3]"}) {
         const MoeCase c{.dispatcher = dispatcher,
@@ -48,7 +49,6 @@ inline void expect_same_over_processes(Device& device, Group& group, DType dtype
         SCOPED_TRACE(concat(layout, "; ", c));
         WholeValues values;
         const Outcome one = run_on_one_rank(c, size / layout.tp, values);
-        const MoeRank rank(group, layout);
         expect_near(put_together(*sums, run_on_rank(device, c, rank, values)), one, tolerance);
       }
     }
