@@ -14,8 +14,8 @@ bool nccl_available();
 /// "2.28.9"; empty without NCCL.
 std::string nccl_version();
 
-/// All ranks of `control`, each on the GPU of its `device`. Collective. A rank that is missing is an
-/// Error(ExitCode::Lost) and not a hang (core/comm/nccl_communicator.h).
+/// All ranks of `control`, each on the GPU of its `device`. Collective. A rank that is missing is
+/// an Error(ExitCode::Lost) and not a hang (core/comm/nccl_communicator.h).
 std::unique_ptr<Group> make_nccl_group(Device& device, Control& control, const std::string& name);
 
 }  // namespace ferry
