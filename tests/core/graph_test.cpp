@@ -150,6 +150,7 @@ TEST_P(GraphTest, WorkFromBeforeIsNotPartOfIt) {
   if (on_cuda()) GTEST_SKIP() << "what the driver says then differs from version to version";
   const auto copies = stream().device().make_stream("copies");
   const Tensor out = make("out");
+  copies->wait(stream().record());  // which zeroes it, too
   copies->zero(out);
   const Event before = copies->record();
   Event inside;
