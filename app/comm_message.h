@@ -4,8 +4,9 @@
 // times, and checks before that.
 //
 // Numbers are small integers, few enough bits that sums over the ranks are exact in every dtype;
-// every rank can compute those of all others. Sizes are counted as NCCL's tests count them: `bytes`
-// is the larger one of a rank's input and output.
+// every rank can compute those of all others. They repeat after about a million, so that long
+// messages are filled and checked, every element, at the rate of copies. Sizes are counted as
+// NCCL's tests count them: `bytes` is the larger one of a rank's input and output.
 
 #include <cstdint>
 #include <string>
@@ -55,6 +56,8 @@ class CommMessage {
     int64_t source;
   };
   std::vector<Stretch> expected() const;
+  Tensor period(uint64_t seed, int first_rank, int end_rank) const;
+  void compare(int64_t begin, const Tensor& got, const Tensor& wanted) const;
   void enqueue_ring();
 
   CommKind kind_;

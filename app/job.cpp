@@ -107,7 +107,7 @@ int run_job(const std::function<ExitCode(Runtime&)>& body) {
     if (launch.num_ranks != 1) supervision.prefix = concat("[rank ", number, "] ");
     supervision.host = this_host();
     supervision.stopped_limit_s = comm_timeout_seconds();
-    supervision.silent_limit_s = 10 * comm_timeout_seconds();
+    supervision.silent_limit_s = hang_limit_seconds();
     return supervise(supervision, [&] { return run_rank(body); });
   } catch (const Error& error) {
     print_error(error, 0, 1);

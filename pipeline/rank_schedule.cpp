@@ -1,10 +1,6 @@
 #include "pipeline/rank_schedule.h"
 
 #include <algorithm>
-#include <array>
-#include <deque>
-#include <map>
-#include <tuple>
 #include <utility>
 
 #include "core/check.h"
@@ -17,119 +13,55 @@ namespace {
 // clock.
 using Begun = std::vector<int>;
 
-// Takes all ranks through schedules that are proved, and notes what `rank` learns of the others.
-class KeptMessages {
- public:
-  KeptMessages(const ScheduleShape& shape, const std::vector<std::vector<Action>>& schedules,
-               int rank)
-      : shape_(shape),
-        schedules_(schedules),
-        rank_(rank),
-        begun_(schedules.size(), Begun(schedules.size(), 0)),
-        kept_until_(schedules[static_cast<size_t>(rank)].size(), 0) {}
+void learn(Begun& known, const Begun& told) {
+  std::transform(known.begin(), known.end(), told.begin(), known.begin(),
+                 [](int a, int b) { return std::max(a, b); });
+}
 
-  std::vector<int> kept_until() {
-    for (bool advanced = true; advanced;) {
-      advanced = false;
-      for (int rank = 0; rank < shape_.num_ranks; ++rank)
-        while (step(rank)) advanced = true;
-    }
-    keep_rest();
-    return std::move(kept_until_);
+// What `rank` knows at the beginning of each of its actions.
+std::vector<Begun> known_by(int rank, const std::vector<OrderedAction>& order, int num_ranks) {
+  const Begun nothing(static_cast<size_t>(num_ranks), 0);
+  std::vector<Begun> known(static_cast<size_t>(num_ranks), nothing);  // of each rank, by now
+  std::vector<Begun> told;  // by the message of each action; gone when it was taken
+  std::vector<Begun> result;
+  for (const OrderedAction& at : order) {
+    Begun& own = known[static_cast<size_t>(at.rank)];
+    if (at.sender >= 0) learn(own, std::exchange(told[static_cast<size_t>(at.sender)], {}));
+    if (at.rank == rank) result.push_back(own);
+    ++own[static_cast<size_t>(at.rank)];
+    told.push_back(own);
   }
+  return result;
+}
 
- private:
-  // A message that may not have come: the action that sent it, and the number of actions that its
-  // receiver has begun when it has come.
-  struct Kept {
-    int action;
-    int receiver_begun;
-  };
-
-  static size_t index(Action::Kind kind) { return kind == Action::Kind::Forward ? 0 : 1; }
-  const std::vector<Action>& list(int rank) const { return schedules_[static_cast<size_t>(rank)]; }
-  Begun& begun(int rank) { return begun_[static_cast<size_t>(rank)]; }
-  bool is_stage(int stage) const {
-    return stage >= 0 && stage < shape_.num_ranks * shape_.num_chunks;
+// RankSchedule::kept_until.
+std::vector<int> kept_until(int rank, const std::vector<OrderedAction>& order, int num_ranks) {
+  const std::vector<Begun> known = known_by(rank, order, num_ranks);
+  const int end = static_cast<int>(known.size());
+  std::vector<int> result(known.size(), 0);
+  for (const OrderedAction& taker : order) {
+    if (taker.sender < 0 || taker.rank == rank) continue;
+    const OrderedAction& sender = order[static_cast<size_t>(taker.sender)];
+    if (sender.rank != rank) continue;
+    const auto begun = [&](const Begun& at) { return at[static_cast<size_t>(taker.rank)]; };
+    const auto tells = std::partition_point(
+        known.begin(), known.end(), [&](const Begun& at) { return begun(at) <= taker.action; });
+    const bool nothing_comes_back = begun(known.back()) == 0;
+    result[static_cast<size_t>(sender.action)] = nothing_comes_back
+                                                     ? std::min(sender.action + 2, end)
+                                                     : static_cast<int>(tells - known.begin());
   }
-
-  // One action of the rank, if it has what it needs.
-  bool step(int rank) {
-    Begun& begun = this->begun(rank);
-    const int number = begun[static_cast<size_t>(rank)];
-    if (number == static_cast<int>(list(rank).size())) return false;
-    const auto [kind, chunk, micro] = list(rank)[static_cast<size_t>(number)];
-    const int stage = chunk * shape_.num_ranks + rank;
-    const int direction = kind == Action::Kind::Forward ? 1 : -1;
-    if (is_stage(stage - direction)) {
-      const auto message = messages_.find({kind, stage, micro});
-      if (message == messages_.end()) return false;
-      std::transform(begun.begin(), begun.end(), message->second.begin(), begun.begin(),
-                     [](int a, int b) { return std::max(a, b); });
-      messages_.erase(message);
-    }
-    if (rank == rank_) let_go(number);
-    ++begun[static_cast<size_t>(rank)];
-    if (const int next = stage + direction; is_stage(next)) {
-      messages_[{kind, next, micro}] = begun;
-      if (rank == rank_ && shape_.num_ranks > 1)
-        keep(number, {kind, next / shape_.num_ranks, micro});
-    }
-    return true;
-  }
-
-  int receiver(size_t kind) const {
-    const int step = kind == index(Action::Kind::Forward) ? 1 : shape_.num_ranks - 1;
-    return (rank_ + step) % shape_.num_ranks;
-  }
-  int known_of_receiver(size_t kind) { return begun(rank_)[static_cast<size_t>(receiver(kind))]; }
-
-  void keep(int number, const Action& taken_by) {
-    const size_t kind = index(taken_by.kind);
-    const std::vector<Action>& actions = list(receiver(kind));
-    // Messages of one kind are taken in the order in which they are sent.
-    int& place = place_[kind];
-    while (actions.at(static_cast<size_t>(place)) != taken_by) ++place;
-    kept_[kind].push_back({number, place + 1});
-  }
-
-  void let_go(int number) {
-    for (const size_t kind : {0, 1}) {
-      std::deque<Kept>& kept = kept_[kind];
-      for (; !kept.empty() && kept.front().receiver_begun <= known_of_receiver(kind);
-           kept.pop_front())
-        kept_until_[static_cast<size_t>(kept.front().action)] = number;
-    }
-  }
-
-  void keep_rest() {
-    const int end = static_cast<int>(list(rank_).size());
-    for (const size_t kind : {0, 1})
-      for (const Kept& message : kept_[kind])
-        kept_until_[static_cast<size_t>(message.action)] =
-            known_of_receiver(kind) > 0 ? end : std::min(message.action + 2, end);
-  }
-
-  const ScheduleShape& shape_;
-  const std::vector<std::vector<Action>>& schedules_;
-  int rank_;
-  std::vector<Begun> begun_;  // of each rank, before its next action
-  // What comes with each message under way, by the pass that needs it: kind, stage, micro-batch.
-  std::map<std::tuple<Action::Kind, int, int>, Begun> messages_;
-  // Of rank_, forward and backward.
-  std::array<std::deque<Kept>, 2> kept_;
-  std::array<int, 2> place_{};  // in the receiver's list, of the newest message
-  std::vector<int> kept_until_;
-};
+  return result;
+}
 
 }  // namespace
 
 RankSchedule proved_schedule(const ScheduleShape& shape, int rank) {
   CHECK(rank >= 0 && rank < shape.num_ranks, "rank ", rank, " of ", shape.num_ranks);
   std::vector<std::vector<Action>> schedules = make_schedules(shape);
-  simulate(shape, schedules);
-  std::vector<int> kept_until = KeptMessages(shape, schedules, rank).kept_until();
-  return {std::move(schedules[static_cast<size_t>(rank)]), std::move(kept_until)};
+  const Simulation simulation = simulate(shape, schedules);
+  return {std::move(schedules[static_cast<size_t>(rank)]),
+          kept_until(rank, simulation.order, shape.num_ranks)};
 }
 
 }  // namespace ferry

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "core/check.h"
 
@@ -24,6 +25,7 @@ struct Pass {
 
 struct Sent {
   Pass needed_by;
+  int sender;  // index in the order
   double arrives;
 };
 
@@ -116,6 +118,7 @@ class Simulator {
     const Action& action = list(rank)[next];
     const Pass pass = pass_of(rank, action);
     double& time = time_[static_cast<size_t>(rank)];
+    int message_sender = -1;
     if (const std::optional<int> source = neighbour(pass, -1)) {
       const int sender = *source % shape_.num_ranks;
       std::deque<Sent>& channel = channels_[{sender, rank, pass.kind}];
@@ -125,12 +128,16 @@ class Simulator {
         wrong("rank ", rank, " needs the message for ", text(action), " from rank ", sender,
               ", but the next one is for ", text(sent.needed_by));
       channel.pop_front();
+      message_sender = sent.sender;
       time = std::max(time, sent.arrives);
     }
     time += cost(action);
     if (const std::optional<int> target = neighbour(pass, +1))
       channels_[{rank, *target % shape_.num_ranks, pass.kind}].push_back(
-          {{pass.kind, *target, pass.micro}, time + costs_.message});
+          {{pass.kind, *target, pass.micro},
+           static_cast<int>(order_.size()),
+           time + costs_.message});
+    order_.push_back({rank, static_cast<int>(next), message_sender});
     ++next;
     return true;
   }
@@ -152,8 +159,9 @@ class Simulator {
       CHECK(messages.empty(), "a message from rank ", std::get<0>(channel), " is left over");
   }
 
-  Simulation summary() const {
+  Simulation summary() {
     Simulation result;
+    result.order = std::move(order_);
     result.makespan = *std::max_element(time_.begin(), time_.end());
     double most_work = 0;
     for (int rank = 0; rank < shape_.num_ranks; ++rank) {
@@ -189,6 +197,7 @@ class Simulator {
   std::map<Channel, std::deque<Sent>> channels_;
   std::vector<size_t> next_;  // of each rank's list
   std::vector<double> time_;  // at which each rank is done with what it has made
+  std::vector<OrderedAction> order_;
 };
 
 }  // namespace

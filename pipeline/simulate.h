@@ -26,12 +26,21 @@ struct RankSimulation {
   std::vector<int> peak_of_chunk;  // the same of each chunk alone
 };
 
+/// An action in the order in which all ranks together can run theirs.
+struct OrderedAction {
+  int rank;
+  int action;       // index in the rank's list
+  int sender = -1;  // index in the order of the action whose message it takes, -1 if it takes none
+};
+
 struct Simulation {
   double makespan = 0;  // until the last rank is done
   /// (makespan - work) / work of the rank that works most: (p - 1) / (m * v) for p ranks, m
   /// micro-batches and v chunks in the ideal case.
   double bubble = 0;
   std::vector<RankSimulation> ranks;
+  /// All actions of all ranks, each behind those that it needs.
+  std::vector<OrderedAction> order;
 };
 
 /// Error(ExitCode::Internal) naming rank and action if a pass is missing, made twice or unknown, a

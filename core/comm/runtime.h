@@ -46,6 +46,10 @@ std::string this_host();
 /// Seconds a blocking communication may take before the job is given up; default 600, set by
 /// FERRY_COMM_TIMEOUT_S.
 double comm_timeout_seconds();
+/// Seconds after which a rank hangs that still waits for one stream, or makes no mark: ten times
+/// the limit of one communication. That limit has long ended whatever waits for a peer by then, so
+/// it is a kernel, a driver or a library that never ends.
+double hang_limit_seconds();
 /// Error(ExitCode::Lost): the communication `what` took `waited` seconds, more than `limit`.
 [[noreturn]] void fail_deadline(const std::string& what, double waited, double limit);
 

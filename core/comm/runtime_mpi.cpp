@@ -218,8 +218,7 @@ std::string this_host() {
 }
 
 std::unique_ptr<Runtime> Runtime::start() {
-  // Whatever a stream waits for is either communication, which has its limit, or computes.
-  set_wait_limit(10 * comm_timeout_seconds());
+  set_wait_limit(hang_limit_seconds());
   const Launch launch = this_launch();
   if (launch.by_launcher) return std::make_unique<MpiRuntime>(launch.num_ranks);
   return std::make_unique<SoloRuntime>();
@@ -229,6 +228,8 @@ double comm_timeout_seconds() {
   static const double seconds = read_comm_timeout(std::getenv("FERRY_COMM_TIMEOUT_S"));
   return seconds;
 }
+
+double hang_limit_seconds() { return 10 * comm_timeout_seconds(); }
 
 void fail_deadline(const std::string& what, double waited, double limit) {
   fail(ExitCode::Lost, "communication hangs: ", what, " waited ", waited, " s, the limit is ",

@@ -27,8 +27,8 @@ class Ranks {
     return CommMessage(kind, bytes, dtype, *stream_, world_, ring_);
   }
   /// `other` takes the place of the world in the collectives.
-  CommMessage message(CommKind kind, Group& other) {
-    return CommMessage(kind, 4096, DType::F32, *stream_, other, ring_);
+  CommMessage message(CommKind kind, Group& other, int64_t bytes) {
+    return CommMessage(kind, bytes, DType::F32, *stream_, other, ring_);
   }
 
  private:
@@ -63,7 +63,7 @@ TEST(CommMessage, ComesOutRight) {
     });
 }
 
-// More than fits on the host at a time.
+// Longer than the period of its numbers.
 TEST(CommMessage, MayBeLong) {
   run_ranks(2, [](Group& world, Control&) {
     Ranks ranks(world);
@@ -115,13 +115,24 @@ TEST(CommMessage, MistakesOfCollectivesAreFound) {
       {CommKind::ReduceScatter, Mistake::SkipSum},
       {CommKind::ReduceScatter, Mistake::RotateScatter},
       {CommKind::AllGather, Mistake::RotateGather}};
-  run_ranks(2, [&](Group& world, Control&) {
+  // Long ones, too, whose parts are as many elements as a power of two.
+  for (const int64_t bytes : {4096, 1 << 24})
+    run_ranks(2, [&](Group& world, Control&) {
+      Ranks ranks(world);
+      for (const auto& [kind, mistake] : mistakes) {
+        PlantedGroup planted(world, "world", mistake);
+        EXPECT_THAT(error_of(ranks.message(kind, planted, bytes)), HasSubstr("wrong result of "))
+            << name_of(kind) << static_cast<int>(mistake) << ", " << bytes;
+      }
+    });
+}
+
+TEST(CommMessage, TheLastElementOfALongOneIsChecked) {
+  run_ranks(2, [](Group& world, Control&) {
     Ranks ranks(world);
-    for (const auto& [kind, mistake] : mistakes) {
-      PlantedGroup planted(world, "world", mistake);
-      EXPECT_THAT(error_of(ranks.message(kind, planted)), HasSubstr("wrong result of "))
-          << name_of(kind) << static_cast<int>(mistake);
-    }
+    PlantedGroup planted(world, "world", Mistake::SpoilGather);
+    EXPECT_THAT(error_of(ranks.message(CommKind::AllGather, planted, 1 << 24)),
+                HasSubstr("element 4194303 of rank"));
   });
 }
 

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/check.h"
+#include "tests/support/error_of.h"
 #include "tests/support/temp_dir.h"
 
 namespace ferry {
@@ -13,6 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
+using testing::error_of;
 using ::testing::HasSubstr;
 
 std::string text_of(const fs::path& path) {
@@ -26,17 +28,6 @@ std::vector<std::string> keys_of(const nlohmann::ordered_json& object) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : object.items()) keys.push_back(key);
   return keys;
-}
-
-template <class Body>
-std::string storage_error(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::Storage);
-    return error.what();
-  }
-  return "no error";
 }
 
 StepReport report() {
@@ -82,13 +73,13 @@ TEST_F(Metrics, ATornLastLineIsRemovedBeforeAppending) {
 
 TEST_F(Metrics, AFullDiskIsAStorageError) {
   JsonLines lines("/dev/full");
-  const std::string text = storage_error([&] { lines.write({{"step", 1}}); });
+  const std::string text = error_of(ExitCode::Storage, [&] { lines.write({{"step", 1}}); });
   EXPECT_THAT(text, HasSubstr("cannot write /dev/full"));
   EXPECT_THAT(text, HasSubstr("the disk is full"));
 }
 
 TEST_F(Metrics, AnImpossibleFileIsAStorageError) {
-  EXPECT_THAT(storage_error([&] { JsonLines(dir_ / "absent" / "m.jsonl"); }),
+  EXPECT_THAT(error_of(ExitCode::Storage, [&] { JsonLines(dir_ / "absent" / "m.jsonl"); }),
               HasSubstr("cannot write"));
 }
 
@@ -123,7 +114,7 @@ TEST_F(Metrics, WhatCannotBeCutStaysAsItWas) {
   const std::string before = "{\"step\":1}\n{\"step\":2}\n";
   put(dir_ / "metrics.jsonl", before);
   fs::create_directory(dir_ / "metrics.jsonl.1");  // in the way of what is cut
-  EXPECT_THAT(storage_error([&] { cut_metrics_after(dir_.path(), 1); }),
+  EXPECT_THAT(error_of(ExitCode::Storage, [&] { cut_metrics_after(dir_.path(), 1); }),
               HasSubstr("metrics.jsonl.1"));
   EXPECT_EQ(text_of(dir_ / "metrics.jsonl"), before);
 }

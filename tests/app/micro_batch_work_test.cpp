@@ -8,11 +8,13 @@
 #include "app/data_spec.h"
 #include "tests/app/small_run.h"
 #include "tests/support/devices.h"
+#include "tests/support/error_of.h"
 
 namespace ferry {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::error_of;
 using ::testing::HasSubstr;
 
 // The model of parallel_run in two parts on one rank.
@@ -50,16 +52,6 @@ class MicroBatchWorkTest : public testing::CpuTest {
       });
     totals_.clear();
     return result;
-  }
-  template <class Body>
-  std::string internal_error(Body&& body) {
-    try {
-      body();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::Internal);
-      return error.what();
-    }
-    return "no error";
   }
 
   testing::TempDir dir_;
@@ -138,21 +130,23 @@ TEST_F(MicroBatchWorkTest, EvaluationKeepsNothing) {
 
 TEST_F(MicroBatchWorkTest, PartsOfAModelAreNoGraphs) {
   EXPECT_THAT(
-      internal_error([&] {
-        MicroBatchWork(chunks_, stream(), *feed_, hooks_, {totals_, {}, 0, true, nullptr, 1});
-      }),
+      error_of(
+          ExitCode::Internal,
+          [&] {
+            MicroBatchWork(chunks_, stream(), *feed_, hooks_, {totals_, {}, 0, true, nullptr, 1});
+          }),
       HasSubstr("a micro-batch is a graph only as a whole"));
 }
 
 TEST_F(MicroBatchWorkTest, PassesOutOfOrderAreOurBug) {
   MicroBatchWork work = make(true);
   const Tensor x = work.forward(0, 0, {});
-  EXPECT_THAT(internal_error([&] { work.forward(0, 0, {}); }),
+  EXPECT_THAT(error_of(ExitCode::Internal, [&] { work.forward(0, 0, {}); }),
               HasSubstr("micro-batch 0 goes through chunk 0 twice"));
-  EXPECT_THAT(internal_error([&] { work.backward(1, 0, {}); }),
+  EXPECT_THAT(error_of(ExitCode::Internal, [&] { work.backward(1, 0, {}); }),
               HasSubstr("micro-batch 0 was not in chunk 1"));
   work.forward(1, 0, x);
-  EXPECT_THAT(internal_error([&] { work.check_done(); }),
+  EXPECT_THAT(error_of(ExitCode::Internal, [&] { work.check_done(); }),
               HasSubstr("2 micro-batches did not come back"));
 }
 

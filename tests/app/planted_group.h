@@ -17,6 +17,7 @@ enum class Mistake {
   DoubleSum,     // sums of numbers come out twice as large
   AverageSum,    // sums of numbers are divided by the ranks
   SkipCounts,    // sums of integers are not made
+  SpoilGather,   // the last element that all_gather brings is its first
   RotateGather,  // what all_gather brings is in the place of the next rank
   RotateScatter  // reduce_scatter brings the part of the next rank
 };
@@ -42,7 +43,14 @@ class PlantedGroup final : public Group {
   }
 
   void all_gather(Stream& stream, const Tensor& all, const Tensor& own) override {
-    if (current() != Mistake::RotateGather) return group_.all_gather(stream, all, own);
+    const Mistake now = current();
+    if (now != Mistake::RotateGather) {
+      group_.all_gather(stream, all, own);
+      const Tensor flat = all.reshape({all.numel()});
+      if (now == Mistake::SpoilGather)
+        stream.copy(flat.rows(all.numel() - 1, all.numel()), flat.rows(0, 1));
+      return;
+    }
     const Tensor gathered = Tensor::empty(stream, "planted", all.shape(), all.dtype());
     group_.all_gather(stream, gathered, own);
     for (int i = 0; i < size(); ++i) stream.copy(part(all, (i + 1) % size()), part(gathered, i));

@@ -9,12 +9,14 @@
 #include "app/config_file.h"
 #include "core/check.h"
 #include "tests/app/violations.h"
+#include "tests/support/error_of.h"
 #include "tests/support/temp_dir.h"
 
 namespace ferry {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::error_of;
 using ::testing::HasSubstr;
 
 class RunDirectory : public ::testing::Test {
@@ -22,17 +24,6 @@ class RunDirectory : public ::testing::Test {
   void put(const fs::path& path, const std::string& text = "x\n") {
     fs::create_directories(path.parent_path());
     std::ofstream(path) << text;
-  }
-
-  template <class Body>
-  std::string error(ExitCode code, Body&& body) {
-    try {
-      body();
-    } catch (const Error& error) {
-      EXPECT_EQ(static_cast<int>(error.code()), static_cast<int>(code));
-      return error.what();
-    }
-    return "no error";
   }
 
   testing::TempDir temp_;
@@ -61,7 +52,7 @@ TEST_F(RunDirectory, AnEarlierRunIsNeverStartedAnewSilently) {
     put(run_ / trace);
     EXPECT_TRUE(holds_a_run(run_)) << trace;
     const std::string text =
-        error(ExitCode::Usage, [&] { prepare_run_directory(run_, false, false); });
+        error_of(ExitCode::Usage, [&] { prepare_run_directory(run_, false, false); });
     EXPECT_THAT(text, HasSubstr(run_.string() + " holds an earlier run"));
     EXPECT_THAT(text, HasSubstr("try : run.fresh=true"));
     EXPECT_FALSE(fs::exists(run_ / "log")) << "refused before anything is written";
@@ -89,10 +80,10 @@ TEST_F(RunDirectory, FreshRenamesTheEarlierRunAside) {
 TEST_F(RunDirectory, AFileInTheWayIsAStorageError) {
   put(run_, "a file");
   const std::string text =
-      error(ExitCode::Storage, [&] { prepare_run_directory(run_, false, false); });
+      error_of(ExitCode::Storage, [&] { prepare_run_directory(run_, false, false); });
   EXPECT_THAT(text, HasSubstr("cannot prepare the run directory " + run_.string()));
   EXPECT_THAT(text, HasSubstr("why : Not a directory"));
-  error(ExitCode::Storage, [&] { prepare_run_directory(run_ / "below", false, false); });
+  error_of(ExitCode::Storage, [&] { prepare_run_directory(run_ / "below", false, false); });
 }
 
 TEST_F(RunDirectory, LaterCheckpointsOfAnotherBranchAreRefused) {
@@ -102,7 +93,7 @@ TEST_F(RunDirectory, LaterCheckpointsOfAnotherBranchAreRefused) {
   refuse_other_branch(run_, 30, false);
   refuse_other_branch(run_, 40, false);
   refuse_other_branch(run_, 10, true);  // fresh: they are renamed aside
-  const std::string text = error(ExitCode::Usage, [&] { refuse_other_branch(run_, 10, false); });
+  const std::string text = error_of(ExitCode::Usage, [&] { refuse_other_branch(run_, 10, false); });
   EXPECT_THAT(text, HasSubstr("has a checkpoint of step 30, and this start begins at step 10"));
 }
 
@@ -149,8 +140,8 @@ TEST_F(RunDirectory, ErrorsOfARankHaveALog) {
 
 TEST_F(RunDirectory, WhatCannotBeWrittenIsAStorageError) {
   const RunConfig config = testing::quickstart({});
-  EXPECT_THAT(error(ExitCode::Storage,
-                    [&] { describe_run(temp_ / "absent", config, Mesh(1, {}), {}, "", "cpu"); }),
+  EXPECT_THAT(error_of(ExitCode::Storage,
+                       [&] { describe_run(temp_ / "absent", config, Mesh(1, {}), {}, "", "cpu"); }),
               HasSubstr("cannot write"));
 }
 

@@ -9,6 +9,7 @@
 #include "checkpoint/directory.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/writer.h"
+#include "tests/support/error_of.h"
 #include "tests/support/run_ranks.h"
 
 namespace ferry::testing {
@@ -78,17 +79,6 @@ inline Path save_values(const Path& run_dir, int64_t step, const std::vector<Sto
     if (control.rank() == 0) directory = report.directory;
   });
   return directory;
-}
-
-/// The message of the Error that `body` throws with this code; what else happens, as text.
-template <class Body>
-std::string error_of(ExitCode code, Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.code() == code ? error.what() : concat("wrong exit code: ", error.what());
-  }
-  return "no error";
 }
 
 }  // namespace ferry::testing

@@ -3,17 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 #include <string>
 
 #include "core/parameter.h"
+#include "tests/support/error_of.h"
 
 namespace ferry {
 namespace {
 
 using Runs = std::vector<PlacedRows>;
 using Boxes = std::vector<PlacedBox>;
+using testing::error_of;
 
 // gtest prints these in failures.
 [[maybe_unused]] void PrintTo(const PlacedRows& run, std::ostream* out) {
@@ -21,16 +22,6 @@ using Boxes = std::vector<PlacedBox>;
 }
 [[maybe_unused]] void PrintTo(const PlacedBox& box, std::ostream* out) {
   *out << "{" << box.row << ", " << box.offset << ", " << box.extent << "}";
-}
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::Internal);
-    return error.what();
-  }
-  return "no error";
 }
 
 /// The elements of the whole, numbered in order, that the part holds; -1 for padding.
@@ -176,17 +167,20 @@ TEST(PlacementTest, BoxesHoldTheSameElements) {
 
 TEST(PlacementTest, RefusesWhatIsNotThere) {
   const Placement whole(Shape{4, 6});
-  EXPECT_NE(message_of([&] { whole.rows(2, 5); }).find("rows [2, 5) of 4"), std::string::npos);
-  EXPECT_NE(message_of([&] { whole.rows(3, 2); }).find("rows [3, 2) of 4"), std::string::npos);
-  EXPECT_NE(message_of([&] { whole.columns(0, 7); }).find("columns [0, 7) of 6"),
+  EXPECT_NE(error_of(ExitCode::Internal, [&] { whole.rows(2, 5); }).find("rows [2, 5) of 4"),
             std::string::npos);
-  EXPECT_NE(message_of([] {
-              Placement(Shape{4}).columns(0, 1);
-            }).find("a tensor of shape [4] has no columns to cut"),
+  EXPECT_NE(error_of(ExitCode::Internal, [&] { whole.rows(3, 2); }).find("rows [3, 2) of 4"),
             std::string::npos);
-  EXPECT_NE(message_of([&] { whole.padded(3); }).find("padding 4 rows to 3"), std::string::npos);
+  EXPECT_NE(error_of(ExitCode::Internal, [&] { whole.columns(0, 7); }).find("columns [0, 7) of 6"),
+            std::string::npos);
+  EXPECT_NE(error_of(ExitCode::Internal, [] { Placement(Shape{4}).columns(0, 1); })
+                .find("a tensor of shape [4] has no columns to cut"),
+            std::string::npos);
+  EXPECT_NE(error_of(ExitCode::Internal, [&] { whole.padded(3); }).find("padding 4 rows to 3"),
+            std::string::npos);
   const int64_t sections[] = {4, 3};
-  EXPECT_NE(message_of([&] { cut_sections(sections, 0, 2); }).find("2 ranks do not divide 3 rows"),
+  EXPECT_NE(error_of(ExitCode::Internal, [&] { cut_sections(sections, 0, 2); })
+                .find("2 ranks do not divide 3 rows"),
             std::string::npos);
 }
 
@@ -267,13 +261,12 @@ TEST(CutParameterTest, ACutOfACutIsInTheWhole) {
 
 TEST(CutParameterTest, RefusesWhatDoesNotDivide) {
   Parameter parameter = weight({4, 6});
-  EXPECT_NE(
-      message_of([&] { cut_columns(parameter, 0, 4); }).find("w: 4 ranks do not divide 6 columns"),
-      std::string::npos);
+  EXPECT_NE(error_of(ExitCode::Internal, [&] { cut_columns(parameter, 0, 4); })
+                .find("w: 4 ranks do not divide 6 columns"),
+            std::string::npos);
   const int64_t sections[] = {2};
-  EXPECT_NE(message_of([&] {
-              cut_rows(parameter, sections, 0, 2);
-            }).find("w: the sections are not all of its rows"),
+  EXPECT_NE(error_of(ExitCode::Internal, [&] { cut_rows(parameter, sections, 0, 2); })
+                .find("w: the sections are not all of its rows"),
             std::string::npos);
   EXPECT_FALSE(parameter.part) << "a refusal must not leave half a cut";
 }

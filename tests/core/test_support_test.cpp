@@ -9,6 +9,7 @@
 
 #include "core/stream_cpu.h"
 #include "tests/support/devices.h"
+#include "tests/support/error_of.h"
 #include "tests/support/gradients.h"
 
 namespace ferry::testing {
@@ -29,6 +30,15 @@ TEST(ExpectClose, SaysWhereAndHowFar) {
   EXPECT_NONFATAL_FAILURE(expect_close({NAN}, {0}, 1, 1), "first at 0: actual nan");
   EXPECT_NONFATAL_FAILURE(expect_close({0}, {NAN}, 1, 1), "expected nan");
   EXPECT_NONFATAL_FAILURE(expect_close({1}, {1, 2}, 1, 1), "1 elements, expected 2");
+}
+
+TEST(ErrorOf, FailsWithoutAnErrorOfTheCode) {
+  const auto said = [](ExitCode code) {
+    return error_of(code, [] { fail(ExitCode::Data, "token 7"); });
+  };
+  EXPECT_EQ(said(ExitCode::Data), "token 7");
+  EXPECT_NONFATAL_FAILURE(said(ExitCode::Usage), "token 7");
+  EXPECT_NONFATAL_FAILURE(error_of(ExitCode::Data, [] {}), "no error");
 }
 
 class Support : public CpuTest {};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 
 #include "core/check.h"
 
@@ -98,6 +99,42 @@ TEST(Simulate, MessagesTakeTime) {
       simulated({ScheduleKind::ForwardOnly, 2, 1, 3}, {.forward = 3, .message = 7});
   EXPECT_EQ(evaluation.makespan, 3 + 7 + 3 * 3);
   EXPECT_EQ(evaluation.ranks[0].work, 9);
+}
+
+// Where the action that sends the message of `taker` must stand; no place if nobody sends one.
+std::optional<OrderedAction> sender_of(const ScheduleShape& shape, const Lists& lists,
+                                       const OrderedAction& taker) {
+  const Action action =
+      lists.at(static_cast<size_t>(taker.rank)).at(static_cast<size_t>(taker.action));
+  const int stage =
+      action.chunk * shape.num_ranks + taker.rank + (action.kind == kForward ? -1 : 1);
+  if (stage < 0 || stage == shape.num_ranks * shape.num_chunks) return std::nullopt;
+  const int rank = stage % shape.num_ranks;
+  const std::vector<Action>& list = lists.at(static_cast<size_t>(rank));
+  const auto sent_by = std::find(list.begin(), list.end(),
+                                 Action{action.kind, stage / shape.num_ranks, action.micro});
+  return OrderedAction{rank, static_cast<int>(sent_by - list.begin())};
+}
+
+TEST(Simulate, OrderHasEachActionBehindWhatItNeeds) {
+  for (const ScheduleShape& shape :
+       {kPlain, kInterleaved, ScheduleShape{ScheduleKind::GPipe, 3, 2, 4},
+        ScheduleShape{ScheduleKind::ForwardOnly, 2, 2, 4}, ScheduleShape{.num_micro = 3}}) {
+    const Lists lists = make_schedules(shape);
+    const std::vector<OrderedAction> order = simulate(shape, lists).order;
+    std::vector<int> next(lists.size());
+    for (size_t i = 0; i < order.size(); ++i) {
+      EXPECT_EQ(order[i].action, next.at(static_cast<size_t>(order[i].rank))++);
+      const std::optional<OrderedAction> sender = sender_of(shape, lists, order[i]);
+      ASSERT_EQ(order[i].sender >= 0, sender.has_value());
+      if (!sender) continue;
+      ASSERT_LT(order[i].sender, static_cast<int>(i));
+      EXPECT_EQ(order[static_cast<size_t>(order[i].sender)].rank, sender->rank);
+      EXPECT_EQ(order[static_cast<size_t>(order[i].sender)].action, sender->action);
+    }
+    for (size_t rank = 0; rank < lists.size(); ++rank)
+      EXPECT_EQ(next[rank], static_cast<int>(lists[rank].size()));
+  }
 }
 
 TEST(Simulate, Text) {

@@ -7,32 +7,23 @@
 #include <map>
 
 #include "core/check.h"
+#include "tests/support/error_of.h"
 
 namespace ferry {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using testing::error_of;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-std::string error_text(ExitCode code, const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
 
 TEST(StageLayout, EvenStagesHoldEveryLayer) {
   EXPECT_THAT(even_stages(6, 3),
               ElementsAre(StageLayers{true, 0, 2, false}, StageLayers{false, 2, 2, false},
                           StageLayers{false, 4, 2, true}));
   EXPECT_THAT(even_stages(4, 1), ElementsAre(StageLayers{true, 0, 4, true}));
-  EXPECT_THAT(error_text(ExitCode::Internal, [] { even_stages(7, 2); }),
+  EXPECT_THAT(error_of(ExitCode::Internal, [] { even_stages(7, 2); }),
               HasSubstr("7 layers in 2 equal stages"));
 }
 
@@ -81,7 +72,7 @@ TEST(StageLayout, TextAndStagesAreTheSame) {
 
 TEST(StageLayout, RefusalsSayWhatIsWrong) {
   const auto refusal = [](const std::string& layout, int64_t num_layers) {
-    return error_text(ExitCode::Usage, [&] { parse_layout(layout, num_layers); });
+    return error_of(ExitCode::Usage, [&] { parse_layout(layout, num_layers); });
   };
   EXPECT_THAT(refusal("Ett|tx", 3), AllOf(HasSubstr("pipeline layout 'Ett|tx' cannot be read"),
                                           HasSubstr("why : it consists of E, t, L and |"),
@@ -107,9 +98,9 @@ TEST(StageLayout, StagesGoAroundTheRanks) {
   EXPECT_THAT(stages_of_rank(stages, 1, 2), ElementsAre(stages[1], stages[3]));
   EXPECT_THAT(stages_of_rank(stages, 3, 4), ElementsAre(stages[3]));
   EXPECT_EQ(stages_of_rank(stages, 0, 1), stages);
-  EXPECT_THAT(error_text(ExitCode::Internal, [&] { stages_of_rank(stages, 0, 3); }),
+  EXPECT_THAT(error_of(ExitCode::Internal, [&] { stages_of_rank(stages, 0, 3); }),
               HasSubstr("4 stages on 3 pipeline ranks"));
-  EXPECT_THAT(error_text(ExitCode::Internal, [&] { stages_of_rank(stages, 2, 2); }),
+  EXPECT_THAT(error_of(ExitCode::Internal, [&] { stages_of_rank(stages, 2, 2); }),
               HasSubstr("rank 2 of 2"));
 }
 
@@ -118,7 +109,7 @@ TEST(StageLayout, NoLayerIsLostOrHeldTwice) {
   const auto complaint = [&](const std::function<void(std::vector<StageLayers>&)>& damage) {
     std::vector<StageLayers> stages = legal;
     damage(stages);
-    return error_text(ExitCode::Internal, [&] { check_stages(stages, 4); });
+    return error_of(ExitCode::Internal, [&] { check_stages(stages, 4); });
   };
   check_stages(legal, 4);
   EXPECT_THAT(complaint([](auto& stages) { stages[1].num_layers = 1; }),

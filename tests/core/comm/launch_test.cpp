@@ -77,13 +77,15 @@ TEST(CommTimeout, IsANumberAboveZero) {
 }
 
 TEST(Runtime, IsOneRankWithoutALauncher) {
+  set_wait_limit(1);  // other than it is by itself
   const auto runtime = Runtime::start();
   EXPECT_EQ(runtime->rank(), 0);
   EXPECT_EQ(runtime->size(), 1);
   EXPECT_EQ(runtime->local_rank(), 0);
   EXPECT_EQ(runtime->local_size(), 1);
   EXPECT_FALSE(runtime->host_name().empty());
-  EXPECT_EQ(wait_limit_seconds(), 10 * comm_timeout_seconds());
+  EXPECT_EQ(hang_limit_seconds(), 10 * comm_timeout_seconds());
+  EXPECT_EQ(wait_limit_seconds(), hang_limit_seconds());
   EXPECT_EQ(runtime->world_group()->size(), 1);
   EXPECT_EQ(runtime->control().gather("a", 0, "letters"), std::vector<std::string>{"a"});
   EXPECT_EQ(runtime->control().broadcast("b", 0, "letter"), "b");

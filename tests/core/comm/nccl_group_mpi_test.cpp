@@ -7,6 +7,7 @@
 
 #include "core/device.h"
 #include "tests/core/comm/group_checks.h"
+#include "tests/support/error_of.h"
 #include "tests/support/mpi_runtime.h"
 
 namespace ferry::testing {
@@ -50,17 +51,6 @@ INSTANTIATE_TEST_SUITE_P(All, NcclGroups,
                                             ::testing::ValuesIn(kAllDTypes)),
                          instance_name);
 
-std::string refusal(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::Resource) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
-
 TEST(NcclGroup, HasAVersion) {
   EXPECT_TRUE(nccl_available());
   EXPECT_THAT(nccl_version(), MatchesRegex("2\\.[0-9]+\\.[0-9]+"));
@@ -68,7 +58,8 @@ TEST(NcclGroup, HasAVersion) {
 
 TEST(NcclGroup, NeedsAGpu) {
   const auto cpu = make_cpu_device();
-  EXPECT_THAT(refusal([&] { make_nccl_group(*cpu, mpi_runtime().control(), "world"); }),
+  EXPECT_THAT(error_of(ExitCode::Resource,
+                       [&] { make_nccl_group(*cpu, mpi_runtime().control(), "world"); }),
               HasSubstr("group world: NCCL needs a GPU, not cpu"));
 }
 
@@ -76,7 +67,8 @@ TEST(NcclGroup, RefusesTwoRanksOnOneGpu) {
   if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   if (mpi_runtime().local_size() < 2) GTEST_SKIP() << "needs two ranks on a host";
   const auto device = make_cuda_device(0);
-  EXPECT_THAT(refusal([&] { make_nccl_group(*device, mpi_runtime().control(), "world"); }),
+  EXPECT_THAT(error_of(ExitCode::Resource,
+                       [&] { make_nccl_group(*device, mpi_runtime().control(), "world"); }),
               AllOf(HasSubstr("group world: ranks 0 and 1 are on one GPU ("),
                     HasSubstr(mpi_runtime().host_name()), HasSubstr("the MPI backend")));
 }

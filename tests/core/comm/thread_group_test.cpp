@@ -8,6 +8,7 @@
 
 #include "core/device.h"
 #include "tests/core/comm/group_checks.h"
+#include "tests/support/error_of.h"
 #include "tests/support/run_ranks.h"
 
 namespace ferry::testing {
@@ -42,18 +43,6 @@ INSTANTIATE_TEST_SUITE_P(All, ThreadGroups,
                                             ::testing::ValuesIn(kAllDTypes)),
                          instance_name);
 
-// What a rank or the whole job says about an error.
-std::string message_of(const std::function<void()>& body, ExitCode code) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
-
 TEST(ThreadGroup, SumsInRankOrder) {
   // (1e8 + 1) + -1e8 is 0 in float32, 1e8 + -1e8 + 1 is 1.
   const float values[] = {1e8f, 1.0f, -1e8f, 1.0f};
@@ -66,20 +55,18 @@ TEST(ThreadGroup, SumsInRankOrder) {
 }
 
 TEST(ThreadGroup, AFailingRankEndsTheWaitsOfTheOthers) {
-  const std::string text = message_of(
-      [] {
-        run_ranks(3, [](Group& group, Control&) {
-          Rank rank;
-          if (group.rank() == 1) fail(ExitCode::Data, "a bad token");
-          const Tensor x = rank_tensor(*rank.stream, {1}, DType::F32, group.rank());
-          group.all_reduce(*rank.stream, x, ReduceOp::Sum);
-          const std::string own = message_of([&] { rank.stream->synchronize(); }, ExitCode::Lost);
-          EXPECT_THAT(own, HasSubstr(concat("all_reduce sum on group world rank ", group.rank(),
-                                            "/3 of 4 bytes")));
-          EXPECT_THAT(own, HasSubstr("rank 1 failed: a bad token"));
-        });
-      },
-      ExitCode::Data);
+  const std::string text = error_of(ExitCode::Data, [] {
+    run_ranks(3, [](Group& group, Control&) {
+      Rank rank;
+      if (group.rank() == 1) fail(ExitCode::Data, "a bad token");
+      const Tensor x = rank_tensor(*rank.stream, {1}, DType::F32, group.rank());
+      group.all_reduce(*rank.stream, x, ReduceOp::Sum);
+      const std::string own = error_of(ExitCode::Lost, [&] { rank.stream->synchronize(); });
+      EXPECT_THAT(own, HasSubstr(concat("all_reduce sum on group world rank ", group.rank(),
+                                        "/3 of 4 bytes")));
+      EXPECT_THAT(own, HasSubstr("rank 1 failed: a bad token"));
+    });
+  });
   EXPECT_EQ(text, "a bad token");
 }
 
@@ -91,7 +78,7 @@ TEST(ThreadGroup, APeerThatNeverComesIsLost) {
     group.all_reduce(*rank.stream, x, ReduceOp::Max);
     rank.stream->synchronize();
   };
-  EXPECT_EQ(message_of([&] { run_ranks(2, body, 0.05); }, ExitCode::Lost),
+  EXPECT_EQ(error_of(ExitCode::Lost, [&] { run_ranks(2, body, 0.05); }),
             "communication hangs: all_reduce max on group world rank 0/2 of 8 bytes waited 0.05 s, "
             "which is the limit; not there: 1");
 }
@@ -103,7 +90,7 @@ TEST(ThreadGroup, AMessageWithoutReceiverIsLost) {
     group.send(*rank.stream, rank_tensor(*rank.stream, {2}, DType::F32, 0), 1);
     rank.stream->synchronize();
   };
-  EXPECT_THAT(message_of([&] { run_ranks(2, body, 0.05); }, ExitCode::Lost),
+  EXPECT_THAT(error_of(ExitCode::Lost, [&] { run_ranks(2, body, 0.05); }),
               HasSubstr("send on group world rank 0/2 of 8 bytes waited"));
 }
 
@@ -150,7 +137,7 @@ TEST(ThreadGroup, RefusesWrongArguments) {
     const Tensor x = unwritten(stream, {2}, DType::F32);
     const std::vector<int64_t> one{1}, two{2, 1}, negative{-1, 1};
     const auto refusal = [](const std::function<void()>& call) {
-      return message_of(call, ExitCode::Internal);
+      return error_of(ExitCode::Internal, call);
     };
     EXPECT_THAT(refusal([&] { group.send(stream, x, 2); }), HasSubstr("world has no rank 2"));
     EXPECT_THAT(refusal([&] { group.receive(stream, x, -1); }), HasSubstr("has no rank -1"));
@@ -208,7 +195,7 @@ TEST(ThreadControl, APeerThatNeverComesIsLost) {
   const auto body = [](Group&, Control& control) {
     if (control.rank() == 0) control.barrier("start of step 3");
   };
-  EXPECT_THAT(message_of([&] { run_ranks(2, body, 0.05); }, ExitCode::Lost),
+  EXPECT_THAT(error_of(ExitCode::Lost, [&] { run_ranks(2, body, 0.05); }),
               HasSubstr("barrier 'start of step 3' on rank 0/2 waited 0.05 s"));
 }
 
