@@ -44,12 +44,15 @@ Tensor AllGatherDispatcher::gather(Stream& stream, const Tensor& own) const {
   return all;
 }
 
-Tensor AllGatherDispatcher::sum_scatter(Stream& stream, const Tensor& all) const {
-  const Tensor own =
-      Tensor::empty(stream, "moe output", {all.dim(0) / experts_.size(), all.dim(1)}, all.dtype());
-  experts_.exchange->reduce_scatter(stream, own, all);
+Tensor AllGatherDispatcher::sum_scatter(Pass& pass, Stream& exchange, const Tensor& all) const {
+  const Tensor own = Tensor::empty(pass.stream, "moe output",
+                                   {all.dim(0) / experts_.size(), all.dim(1)}, all.dtype());
+  follow(exchange, pass.stream);
+  experts_.exchange->reduce_scatter(exchange, own, all);
   return own;
 }
+
+Stream& AllGatherDispatcher::beside(Pass& pass) const { return experts_.beside(pass.stream); }
 
 Tensor AllGatherDispatcher::rows_of_tokens(Pass& pass, const Tensor& x,
                                            std::string_view name) const {
@@ -68,19 +71,26 @@ Tensor AllGatherDispatcher::offsets(Pass& pass) const {
   return plan_of<std::shared_ptr<Plan>>(pass)->here.offsets;
 }
 
-Tensor AllGatherDispatcher::tokens_of_rows(Pass& pass, const Tensor& rows,
-                                           const Tensor& residual) const {
-  Stream& stream = pass.stream;
+Tensor AllGatherDispatcher::return_rows(Pass& pass, Stream& exchange, const Tensor& rows) const {
   const auto plan = plan_of<std::shared_ptr<Plan>>(pass);
-  const Tensor y =
-      sum_scatter(stream, plan->here.tokens_of_rows(stream, rows, {}, "expert exchange"));
-  if (residual.defined()) add(stream, y, y, residual);
-  return y;
+  return sum_scatter(pass, exchange,
+                     plan->here.tokens_of_rows(pass.stream, rows, {}, "expert exchange"));
 }
 
-Tensor AllGatherDispatcher::numbers_of_choices(Pass& pass, const Tensor& by_row) const {
+Tensor AllGatherDispatcher::tokens_of_returned(Pass& pass, const Tensor& returned,
+                                               const Tensor& residual) const {
+  if (residual.defined()) add(pass.stream, returned, returned, residual);
+  return returned;
+}
+
+Tensor AllGatherDispatcher::return_numbers(Pass& pass, Stream& exchange,
+                                           const Tensor& by_row) const {
   const auto plan = plan_of<std::shared_ptr<Plan>>(pass);
-  return sum_scatter(pass.stream, plan->here.numbers_of_choices(pass.stream, by_row));
+  return sum_scatter(pass, exchange, plan->here.numbers_of_choices(pass.stream, by_row));
+}
+
+Tensor AllGatherDispatcher::choices_of_returned(Pass&, const Tensor& returned) const {
+  return returned;
 }
 
 }  // namespace ferry

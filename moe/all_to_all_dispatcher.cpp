@@ -50,9 +50,9 @@ std::shared_ptr<AllToAllDispatcher::Plan> AllToAllDispatcher::start_plan(
   plan->sent = RoutingPlan::empty(stream, 2 * ranks, destinations.numel());
   make_routing_plan(stream, plan->sent, destinations);
 
-  Stream& side = experts_.side != nullptr ? *experts_.side : stream;
+  Stream& side = beside(pass);
   const Tensor own_counts = plan->sent.counts.reshape({1, 2 * ranks});
-  side.wait(stream.record());
+  follow(side, stream);
   side.hold(own_counts);
   const Tensor counts = Tensor::empty(side, "routing plan", {ranks, 2 * ranks}, DType::I32);
   experts_.exchange->all_gather(side, counts, own_counts);
@@ -97,16 +97,25 @@ Tensor AllToAllDispatcher::bring(Pass& pass, Plan& plan, const Tensor& own) cons
   return arrived;
 }
 
-Tensor AllToAllDispatcher::give_back(Stream& stream, const Plan& plan, const Tensor& arrived,
-                                     const Tensor& residual, std::string_view name) const {
-  const int64_t width = arrived.dim(1);
-  const Tensor returned =
-      Tensor::empty(stream, "expert exchange", {total(plan.send_rows), width}, arrived.dtype());
-  experts_.exchange->all_to_all(stream, returned, plan.send_rows, arrived, plan.receive_rows);
-  const Tensor own = Tensor::empty(stream, name, {plan.num_tokens, width}, arrived.dtype());
-  combine_rows(stream, own, returned, residual, plan.sent);
+Tensor AllToAllDispatcher::give_back(Pass& pass, Stream& exchange, const Plan& plan,
+                                     const Tensor& arrived) const {
+  const Tensor returned = Tensor::empty(pass.stream, "expert exchange",
+                                        {total(plan.send_rows), arrived.dim(1)}, arrived.dtype());
+  follow(exchange, pass.stream);
+  experts_.exchange->all_to_all(exchange, returned, plan.send_rows, arrived, plan.receive_rows);
+  return returned;
+}
+
+Tensor AllToAllDispatcher::sum_returned(Pass& pass, const Tensor& returned, const Tensor& residual,
+                                        std::string_view name) const {
+  const auto plan = plan_of<std::shared_ptr<Plan>>(pass);
+  const Tensor own =
+      Tensor::empty(pass.stream, name, {plan->num_tokens, returned.dim(1)}, returned.dtype());
+  combine_rows(pass.stream, own, returned, residual, plan->sent);
   return own;
 }
+
+Stream& AllToAllDispatcher::beside(Pass& pass) const { return experts_.beside(pass.stream); }
 
 Tensor AllToAllDispatcher::rows_of_tokens(Pass& pass, const Tensor& x,
                                           std::string_view name) const {
@@ -124,17 +133,25 @@ Tensor AllToAllDispatcher::offsets(Pass& pass) const {
   return plan_of<std::shared_ptr<Plan>>(pass)->here.offsets;
 }
 
-Tensor AllToAllDispatcher::tokens_of_rows(Pass& pass, const Tensor& rows,
-                                          const Tensor& residual) const {
+Tensor AllToAllDispatcher::return_rows(Pass& pass, Stream& exchange, const Tensor& rows) const {
   const auto plan = plan_of<std::shared_ptr<Plan>>(pass);
-  const Tensor sums = plan->here.tokens_of_rows(pass.stream, rows, {}, "expert exchange");
-  return give_back(pass.stream, *plan, sums, residual, "moe output");
+  return give_back(pass, exchange, *plan,
+                   plan->here.tokens_of_rows(pass.stream, rows, {}, "expert exchange"));
 }
 
-Tensor AllToAllDispatcher::numbers_of_choices(Pass& pass, const Tensor& by_row) const {
+Tensor AllToAllDispatcher::tokens_of_returned(Pass& pass, const Tensor& returned,
+                                              const Tensor& residual) const {
+  return sum_returned(pass, returned, residual, "moe output");
+}
+
+Tensor AllToAllDispatcher::return_numbers(Pass& pass, Stream& exchange,
+                                          const Tensor& by_row) const {
   const auto plan = plan_of<std::shared_ptr<Plan>>(pass);
-  const Tensor by_choice = plan->here.numbers_of_choices(pass.stream, by_row);
-  return give_back(pass.stream, *plan, by_choice, {}, "gradients");
+  return give_back(pass, exchange, *plan, plan->here.numbers_of_choices(pass.stream, by_row));
+}
+
+Tensor AllToAllDispatcher::choices_of_returned(Pass& pass, const Tensor& returned) const {
+  return sum_returned(pass, returned, {}, "gradients");
 }
 
 }  // namespace ferry

@@ -23,8 +23,12 @@ class AllToAllDispatcher final : public Dispatcher {
   Tensor rows_of_tokens(Pass& pass, const Tensor& x, std::string_view name) const override;
   Tensor numbers_of_rows(Pass& pass, const Tensor& by_choice) const override;
   Tensor offsets(Pass& pass) const override;
-  Tensor tokens_of_rows(Pass& pass, const Tensor& rows, const Tensor& residual) const override;
-  Tensor numbers_of_choices(Pass& pass, const Tensor& by_row) const override;
+  Tensor return_rows(Pass& pass, Stream& exchange, const Tensor& rows) const override;
+  Tensor tokens_of_returned(Pass& pass, const Tensor& returned,
+                            const Tensor& residual) const override;
+  Tensor return_numbers(Pass& pass, Stream& exchange, const Tensor& by_row) const override;
+  Tensor choices_of_returned(Pass& pass, const Tensor& returned) const override;
+  Stream& beside(Pass& pass) const override;
 
  private:
   struct Plan;
@@ -33,10 +37,12 @@ class AllToAllDispatcher final : public Dispatcher {
   /// [N, D] of the tokens that have experts on this rank, from everybody's own [T, D]. Finishes the
   /// plan.
   Tensor bring(Pass& pass, Plan& plan, const Tensor& own) const;
-  /// Own [T, D] = residual (may be undefined) + the sum over the ranks that a token went to, from
-  /// everybody's [N, D] of the tokens that arrived.
-  Tensor give_back(Stream& stream, const Plan& plan, const Tensor& arrived, const Tensor& residual,
-                   std::string_view name) const;
+  /// What everybody's [N, D] of the tokens that arrived, which the stream of the pass has made,
+  /// have for this rank: a row for each rank that a token went to.
+  Tensor give_back(Pass& pass, Stream& exchange, const Plan& plan, const Tensor& arrived) const;
+  /// Own [T, D] = residual (may be undefined) + the sum over the ranks that a token went to.
+  Tensor sum_returned(Pass& pass, const Tensor& returned, const Tensor& residual,
+                      std::string_view name) const;
 
   int64_t num_experts_;
   ExpertParallel experts_;

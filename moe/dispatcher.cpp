@@ -23,19 +23,32 @@ Dispatched Dispatcher::dispatch(Pass& pass, const Tensor& x, const Tensor& probs
 }
 
 Tensor Dispatcher::combine(Pass& pass, const Tensor& rows, const Tensor& residual) {
-  return tokens_of_rows(pass, rows, residual);
+  return tokens_of_returned(pass, return_rows(pass, pass.stream, rows), residual);
 }
 
 Tensor Dispatcher::combine_backward(Pass& pass, const Tensor& dy) {
   return rows_of_tokens(pass, dy, "gradients");
 }
 
-Dispatcher::Gradients Dispatcher::dispatch_backward(Pass& pass, const Tensor& drows,
-                                                    const Tensor& dprobs, const Tensor& dresidual) {
-  Gradients result;
-  result.x = tokens_of_rows(pass, drows, dresidual);
-  result.probs = numbers_of_choices(pass, dprobs);
-  return result;
+Dispatcher::Returning Dispatcher::start_dispatch_backward(Pass& pass, const Tensor& drows,
+                                                          const Tensor& dprobs) {
+  Stream& exchange = beside(pass);
+  Returning returning;
+  returning.rows = return_rows(pass, exchange, drows);
+  returning.numbers = return_numbers(pass, exchange, dprobs);
+  if (&exchange != &pass.stream) returning.arrived = exchange.record();
+  return returning;
+}
+
+Tensor Dispatcher::probs_gradient(Pass& pass, const Returning& returning) const {
+  pass.stream.wait(returning.arrived);
+  return choices_of_returned(pass, returning.numbers);
+}
+
+Tensor Dispatcher::x_gradient(Pass& pass, const Returning& returning,
+                              const Tensor& dresidual) const {
+  pass.stream.wait(returning.arrived);
+  return tokens_of_returned(pass, returning.rows, dresidual);
 }
 
 std::unique_ptr<Dispatcher> make_dispatcher(const std::string& kind, int64_t num_experts,

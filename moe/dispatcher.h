@@ -10,6 +10,9 @@
 // are ordered by rank of the exchange group and then by token, so its sums do not depend on how
 // experts are dealt out.
 //
+// The backward of dispatch has two halves: what is enqueued between them on the stream of the pass,
+// gradients of weights for example, runs beside the exchange.
+//
 // On several ranks, all ranks of the exchange group make the same calls in the same order, also a
 // rank without rows. The host waits once, in the first dispatch of a micro-batch, for numbers of
 // rows; work enqueued between prepare and dispatch hides that.
@@ -49,18 +52,24 @@ class Dispatcher {
   Tensor combine(Pass& pass, const Tensor& rows, const Tensor& residual);
   /// Gradients of combine: drows [R, hidden] from dy [T, hidden].
   Tensor combine_backward(Pass& pass, const Tensor& dy);
-  /// Gradients of dispatch: x [T, hidden] = dresidual (may be undefined) + ..., and probs [T, k].
-  struct Gradients {
-    Tensor x;
-    Tensor probs;
+  /// Gradients of dispatch, on their way to the ranks of the tokens: from drows [R, hidden] and
+  /// dprobs [R].
+  struct Returning {
+    Tensor rows;     // what the sums of tokens are made of
+    Tensor numbers;  // and of choices
+    Event arrived;
   };
-  Gradients dispatch_backward(Pass& pass, const Tensor& drows, const Tensor& dprobs,
-                              const Tensor& dresidual);
+  Returning start_dispatch_backward(Pass& pass, const Tensor& drows, const Tensor& dprobs);
+  /// Of the probabilities, [T, k].
+  Tensor probs_gradient(Pass& pass, const Returning& returning) const;
+  /// Of x, [T, hidden] = dresidual (may be undefined) + ...
+  Tensor x_gradient(Pass& pass, const Returning& returning, const Tensor& dresidual) const;
 
  protected:
   // What kinds of dispatchers differ in: one way for rows of hidden numbers and one for single
   // numbers, from tokens to experts and from experts to tokens, and each serves forward and
-  // backward. The first three are called in this order.
+  // backward. The first three are called in this order. The way back begins with an exchange, on
+  // `exchange`, which is the stream of the pass or one that runs beside it.
 
   /// The rows without a copy, if this kind of dispatcher has them, else nothing.
   virtual std::optional<Rows> rows_in_place(Pass&, const Tensor&) const { return std::nullopt; }
@@ -69,11 +78,23 @@ class Dispatcher {
   /// [R] from [T, k].
   virtual Tensor numbers_of_rows(Pass& pass, const Tensor& by_choice) const = 0;
   virtual Tensor offsets(Pass& pass) const = 0;
-  /// y [T, hidden] = residual (may be undefined) + the sums of the rows [R, hidden] of each token.
-  virtual Tensor tokens_of_rows(Pass& pass, const Tensor& rows, const Tensor& residual) const = 0;
-  /// [T, k] from [R].
-  virtual Tensor numbers_of_choices(Pass& pass, const Tensor& by_row) const = 0;
+  /// What the tokens of this rank get of all ranks' rows [R, hidden].
+  virtual Tensor return_rows(Pass& pass, Stream& exchange, const Tensor& rows) const = 0;
+  /// y [T, hidden] = residual (may be undefined) + the sums of each token, of what return_rows
+  /// gave.
+  virtual Tensor tokens_of_returned(Pass& pass, const Tensor& returned,
+                                    const Tensor& residual) const = 0;
+  /// What the choices of this rank get of all ranks' numbers [R].
+  virtual Tensor return_numbers(Pass& pass, Stream& exchange, const Tensor& by_row) const = 0;
+  /// [T, k] of what return_numbers gave.
+  virtual Tensor choices_of_returned(Pass& pass, const Tensor& returned) const = 0;
+  /// The stream for exchanges beside that of the pass.
+  virtual Stream& beside(Pass& pass) const = 0;
 
+  /// What is enqueued on `exchange` from now on follows what is on `stream`.
+  static void follow(Stream& exchange, Stream& stream) {
+    if (&exchange != &stream) exchange.wait(stream.record());
+  }
   /// The fixed number of rows in this pass, if there is one.
   static std::optional<int64_t> row_limit(const Pass& pass, const ExpertParallel& experts,
                                           const Routing& routing) {

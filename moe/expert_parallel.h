@@ -34,15 +34,16 @@ struct ExpertParallel {
   int ep_size = 1;
   int etp_rank = 0;
   int etp_size = 1;
-  /// What the host has to know about the exchange is fetched here, beside the stream of the pass,
-  /// so that waiting for other ranks' counts does not hold up this rank's work. One stream serves
-  /// all layers. Null: on the stream of the pass.
+  /// Exchanges that run beside the stream of the pass are enqueued here: what the host has to know,
+  /// so that waiting for other ranks' counts does not hold up this rank's work, and gradients that
+  /// are not needed at once. One stream serves all layers. Null: on the stream of the pass.
   Stream* side = nullptr;
   /// Owned by whoever makes the model, and read in every pass. Null: as many rows as come. One rank
   /// alone always has exactly as many rows as its tokens have choices.
   const RankCapacity* capacity = nullptr;
 
   int size() const { return ep_size * etp_size; }
+  Stream& beside(Stream& stream) const { return side != nullptr ? *side : stream; }
   int64_t num_local(int64_t experts) const { return experts / ep_size; }
   int64_t first_local(int64_t experts) const { return ep_rank * num_local(experts); }
   /// Rows of this rank in training, if they are limited; its own tokens have `num_choices`, and

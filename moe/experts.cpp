@@ -68,22 +68,27 @@ Tensor Experts::forward(Pass& pass, const Rows& rows, const Tensor& probs, const
   return y;
 }
 
-Experts::Gradients Experts::backward(Pass& pass, const Tensor& dy) {
+std::pair<Experts::Gradients, Experts::Fc1Operands> Experts::backward(Pass& pass, Tensor dy) {
   Stream& stream = pass.stream;
-  const auto [h, offsets] = pass.tape().load<2>(stream, saved_as(Label::ExpertFc2));
-  grouped_gemm_wgrad(stream, fc2_.grad, dy, h, offsets);
+  Tensor dgate_up, dprobs;
+  {
+    const auto [h, offsets] = pass.tape().load<2>(stream, saved_as(Label::ExpertFc2));
+    grouped_gemm_wgrad(stream, fc2_.grad, dy, h, offsets);
 
-  const auto [gate_up, probs] = pass.tape().load<2>(stream, saved_as(Label::MoeAct));
-  const Tensor dgate_up = Tensor::empty(stream, "gradients", gate_up.shape(), gate_up.dtype());
-  const Tensor dprobs = Tensor::empty(stream, "gradients", probs.shape(), probs.dtype());
-  grouped_gemm_swiglu_backward(stream, dgate_up, dprobs, dy, fc2_.value, gate_up, probs, offsets);
-
-  const auto [x, slot_of_row, same_offsets] =
-      pass.tape().load<3>(stream, saved_as(Label::ExpertFc1));
-  grouped_gemm_wgrad(stream, fc1_.grad, dgate_up, Rows(x, slot_of_row), same_offsets);
+    const auto [gate_up, probs] = pass.tape().load<2>(stream, saved_as(Label::MoeAct));
+    dgate_up = Tensor::empty(stream, "gradients", gate_up.shape(), gate_up.dtype());
+    dprobs = Tensor::empty(stream, "gradients", probs.shape(), probs.dtype());
+    grouped_gemm_swiglu_backward(stream, dgate_up, dprobs, dy, fc2_.value, gate_up, probs, offsets);
+    dy = Tensor();
+  }
+  const auto [x, slot_of_row, offsets] = pass.tape().load<3>(stream, saved_as(Label::ExpertFc1));
   const Tensor drows = Tensor::empty(stream, "gradients", {dgate_up.dim(0), x.dim(1)}, x.dtype());
-  grouped_gemm_dgrad(stream, drows, dgate_up, fc1_.value, same_offsets);
-  return {drows, dprobs};
+  grouped_gemm_dgrad(stream, drows, dgate_up, fc1_.value, offsets);
+  return {{drows, dprobs}, {dgate_up, Rows(x, slot_of_row), offsets}};
+}
+
+void Experts::backward_fc1_weight(Stream& stream, const Fc1Operands& operands) {
+  grouped_gemm_wgrad(stream, fc1_.grad, operands.doutput, operands.input, operands.offsets);
 }
 
 void Experts::visit(const ParameterVisitor& visitor) {

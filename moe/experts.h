@@ -6,6 +6,7 @@
 // from offsets[E] on are padding: they may hold anything, and what comes of them is undefined.
 
 #include <string>
+#include <utility>
 
 #include "core/module.h"
 #include "core/ops/grouped_gemm.h"
@@ -30,7 +31,16 @@ class Experts {
     Tensor rows;   // [R, hidden]
     Tensor probs;  // [R]
   };
-  Gradients backward(Pass& pass, const Tensor& dy);
+  /// What the gradient of fc1's weight is made of.
+  struct Fc1Operands {
+    Tensor doutput;  // [R, 2 * F]
+    Rows input;
+    Tensor offsets;
+  };
+  /// Leaves the gradient of fc1's weight to backward_fc1_weight, so that those of the rows can be
+  /// on their way to other ranks meanwhile.
+  std::pair<Gradients, Fc1Operands> backward(Pass& pass, Tensor dy);
+  void backward_fc1_weight(Stream& stream, const Fc1Operands& operands);
   void visit(const ParameterVisitor& visitor);
 
  private:

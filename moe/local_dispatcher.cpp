@@ -23,13 +23,13 @@ Tensor LocalDispatcher::numbers_of_rows(Pass& pass, const Tensor& by_choice) con
 
 Tensor LocalDispatcher::offsets(Pass& pass) const { return plan_of<ExpertRows>(pass).offsets; }
 
-Tensor LocalDispatcher::tokens_of_rows(Pass& pass, const Tensor& rows,
-                                       const Tensor& residual) const {
-  return plan_of<ExpertRows>(pass).tokens_of_rows(pass.stream, rows, residual, "moe output");
+Tensor LocalDispatcher::tokens_of_returned(Pass& pass, const Tensor& returned,
+                                           const Tensor& residual) const {
+  return plan_of<ExpertRows>(pass).tokens_of_rows(pass.stream, returned, residual, "moe output");
 }
 
-Tensor LocalDispatcher::numbers_of_choices(Pass& pass, const Tensor& by_row) const {
-  return plan_of<ExpertRows>(pass).numbers_of_choices(pass.stream, by_row);
+Tensor LocalDispatcher::choices_of_returned(Pass& pass, const Tensor& returned) const {
+  return plan_of<ExpertRows>(pass).numbers_of_choices(pass.stream, returned);
 }
 
 }  // namespace ferry

@@ -42,14 +42,20 @@ Tensor MoeLayer::forward(Pass& pass, const Tensor& x) {
 }
 
 Tensor MoeLayer::backward(Pass& pass, const Tensor& dy) {
-  const Tensor drows = dispatcher_->combine_backward(pass, dy);
-  const auto grads = experts_.backward(pass, drows);
-  const auto sent = dispatcher_->dispatch_backward(pass, grads.rows, grads.probs, {});
+  const Dispatcher::Returning returning = experts_backward(pass, dy);
   const Tensor dshared = shared_ ? shared_->backward(pass, dy) : Tensor();
-  const Tensor dx = router_->backward(pass, sent.probs);
-  add(pass.stream, dx, dx, sent.x);
+  const Tensor dx = router_->backward(pass, dispatcher_->probs_gradient(pass, returning));
   if (shared_) add(pass.stream, dx, dx, dshared);
-  return dx;
+  return dispatcher_->x_gradient(pass, returning, dx);
+}
+
+Dispatcher::Returning MoeLayer::experts_backward(Pass& pass, const Tensor& dy) {
+  const auto [gradients, fc1] = experts_.backward(pass, dispatcher_->combine_backward(pass, dy));
+  // Their exchange runs beside the gradient of fc1's weight.
+  const Dispatcher::Returning returning =
+      dispatcher_->start_dispatch_backward(pass, gradients.rows, gradients.probs);
+  experts_.backward_fc1_weight(pass.stream, fc1);
+  return returning;
 }
 
 void MoeLayer::visit(const ParameterVisitor& visitor) {

@@ -16,7 +16,13 @@ MoeCase layer_case(MoeCase c = {}) {
 }
 
 TEST(AllGatherDispatcher, OrdersRowsByExpertThenRankThenToken) {
-  for (const MoeLayout& layout : kLayouts) expect_documented_order("allgather", layout);
+  for (const MoeLayout& layout : kLayouts)
+    for (const bool with_side : {true, false})
+      expect_documented_order("allgather", layout, with_side);
+}
+
+TEST(AllGatherDispatcher, GradientsReturnBesideThePass) {
+  for (const bool with_side : {true, false}) expect_gradients_return_beside("allgather", with_side);
 }
 
 TEST(AllGatherDispatcher, LayerIsThatOfOneRank) {

@@ -19,7 +19,13 @@ MoeCase layer_case(MoeCase c = {}) {
 }
 
 TEST(AllToAllDispatcher, OrdersRowsByExpertThenRankThenToken) {
-  for (const MoeLayout& layout : kLayouts) expect_documented_order("alltoall", layout);
+  for (const MoeLayout& layout : kLayouts)
+    for (const bool with_side : {true, false})
+      expect_documented_order("alltoall", layout, with_side);
+}
+
+TEST(AllToAllDispatcher, GradientsReturnBesideThePass) {
+  for (const bool with_side : {true, false}) expect_gradients_return_beside("alltoall", with_side);
 }
 
 // The tokens of `from` that rank `to` has experts for.
@@ -83,7 +89,7 @@ TEST(AllToAllDispatcher, SendsATokenOnceToARank) {
       EXPECT_THAT(messages_of([&] { dispatcher->combine_backward(pass, x); }),
                   ElementsAre(rows_here));
       EXPECT_THAT(
-          messages_of([&] { dispatcher->dispatch_backward(pass, here.rows.x, here.probs, x); }),
+          messages_of([&] { dispatcher->start_dispatch_backward(pass, here.rows.x, here.probs); }),
           ElementsAre(rows_back, choices_back));
       stream->synchronize();
     });

@@ -2,7 +2,7 @@
 
 // What a dispatcher of several ranks does with rows that say where they come from.
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <random>
 #include <string>
@@ -11,6 +11,7 @@
 
 #include "moe/dispatcher.h"
 #include "tests/moe/layer_over_ranks.h"
+#include "tests/support/watched_group.h"
 
 namespace ferry::testing {
 
@@ -44,8 +45,9 @@ inline Routing routing_of(Stream& stream, int rank, int64_t top_k,
 /// Rows of an expert come from rank 0, then rank 1, ..., and from a rank in the order of tokens;
 /// all ranks that share an expert's matrices get them. Probabilities go with their rows. What comes
 /// back is summed for each token, its gradients of probabilities go to their choices.
-inline void expect_documented_order(const std::string& kind, const MoeLayout& layout) {
-  SCOPED_TRACE(concat(kind, ", ", layout));
+inline void expect_documented_order(const std::string& kind, const MoeLayout& layout,
+                                    bool with_side) {
+  SCOPED_TRACE(concat(kind, ", ", layout, with_side ? "" : ", no side stream"));
   constexpr int64_t kNumTokens = 7, kTopK = 3;
   const auto token_value = [](int rank, int64_t token) {
     return static_cast<double>(100 * rank + token);
@@ -57,7 +59,7 @@ inline void expect_documented_order(const std::string& kind, const MoeLayout& la
     const MoeRank rank(world, layout);
     const auto device = make_cpu_device();
     device->set_poison_memory(true);
-    const auto stream = device->make_stream("rank");
+    const auto stream = device->make_stream("rank"), side = device->make_stream("side");
     std::vector<double> tokens, probs;
     for (int64_t t = 0; t < kNumTokens; ++t) tokens.push_back(token_value(rank.index, t));
     for (int64_t s = 0; s < kNumTokens * kTopK; ++s) probs.push_back(prob_value(rank.index, s));
@@ -68,7 +70,9 @@ inline void expect_documented_order(const std::string& kind, const MoeLayout& la
     Tape tape;
     StepTotals totals;
     Pass pass(*stream, tape, batch, totals, {}, true);
-    const auto dispatcher = make_dispatcher(kind, kExperts, rank.experts);
+    ExpertParallel experts = rank.experts;
+    if (with_side) experts.side = side.get();
+    const auto dispatcher = make_dispatcher(kind, kExperts, experts);
     dispatcher->prepare(pass, routing);
     const Dispatched sent = dispatcher->dispatch(pass, x, routing.probs);
 
@@ -98,10 +102,55 @@ inline void expect_documented_order(const std::string& kind, const MoeLayout& la
         from_host(*stream, "half", std::vector<double>(kNumTokens, 0.5), {kNumTokens, 1});
     EXPECT_EQ(read_back_as_double(*stream, dispatcher->combine(pass, sent.rows.x, half)), want_y);
     EXPECT_EQ(read_back_as_double(*stream, dispatcher->combine_backward(pass, x)), want_rows);
-    const auto gradients = dispatcher->dispatch_backward(pass, sent.rows.x, sent.probs, half);
-    EXPECT_EQ(read_back_as_double(*stream, gradients.x), want_y);
-    EXPECT_EQ(gradients.probs.shape(), (Shape{kNumTokens, kTopK}));
-    EXPECT_EQ(read_back_as_double(*stream, gradients.probs), want_dprobs);
+    const auto returning = dispatcher->start_dispatch_backward(pass, sent.rows.x, sent.probs);
+    const Tensor dprobs = dispatcher->probs_gradient(pass, returning);
+    EXPECT_EQ(dprobs.shape(), (Shape{kNumTokens, kTopK}));
+    EXPECT_EQ(read_back_as_double(*stream, dprobs), want_dprobs);
+    EXPECT_EQ(read_back_as_double(*stream, dispatcher->x_gradient(pass, returning, half)), want_y);
+  });
+}
+
+/// Gradients of dispatch return on the stream beside; all else of the tokens goes on that of the
+/// pass. So does everything where there is none beside.
+inline void expect_gradients_return_beside(const std::string& kind, bool with_side) {
+  constexpr int64_t kNumTokens = 5, kTopK = 2;
+  const MoeLayout layout{1, 2, 1};
+  run_ranks(layout.world(), [&](Group& world, Control&) {
+    MoeRank rank(world, layout);
+    std::vector<std::string> streams;
+    WatchedGroup watched(*rank.experts.exchange,
+                         [&](Stream& stream, const std::string&, const Tensor&) {
+                           streams.push_back(stream.name());
+                         });
+    rank.experts.exchange = &watched;
+    const auto device = make_cpu_device();
+    const auto stream = device->make_stream("rank"), side = device->make_stream("side");
+    if (with_side) rank.experts.side = side.get();
+    const Routing routing =
+        routing_of(*stream, rank.index, kTopK, std::vector<double>(kNumTokens * kTopK, 0.5));
+    const Tensor x = random_tensor(*stream, {kNumTokens, 3}, DType::F64, 2);
+
+    Batch batch;
+    Tape tape;
+    StepTotals totals;
+    Pass pass(*stream, tape, batch, totals, {}, true);
+    const auto dispatcher = make_dispatcher(kind, kExperts, rank.experts);
+    dispatcher->prepare(pass, routing);
+    streams.clear();  // the plan
+    const Dispatched here = dispatcher->dispatch(pass, x, routing.probs);
+    dispatcher->combine(pass, here.rows.x, {});
+    dispatcher->combine_backward(pass, x);
+    EXPECT_THAT(streams, ::testing::Each("rank"));
+    EXPECT_GE(streams.size(), 4u);
+
+    streams.clear();
+    const auto returning = dispatcher->start_dispatch_backward(pass, here.rows.x, here.probs);
+    const char* beside = with_side ? "side" : "rank";
+    EXPECT_THAT(streams, ::testing::ElementsAre(beside, beside));
+    dispatcher->probs_gradient(pass, returning);
+    dispatcher->x_gradient(pass, returning, {});
+    EXPECT_EQ(streams.size(), 2u);
+    stream->synchronize();
   });
 }
 

@@ -29,7 +29,8 @@ class ExpertsModule final : public Module {
     return experts_.forward(pass, rows, probs_.value, offsets_);
   }
   Tensor backward(Pass& pass, const Tensor& dy) override {
-    const Experts::Gradients gradients = experts_.backward(pass, dy);
+    const auto [gradients, fc1] = experts_.backward(pass, dy);
+    experts_.backward_fc1_weight(pass.stream, fc1);
     accumulate(pass.stream, probs_.grad, gradients.probs);
     return gradients.rows;
   }

@@ -74,12 +74,13 @@ TEST_F(LocalDispatcherTest, BackwardIsTheOtherDirection) {
             (std::vector<double>{1, 2, 3, 1, 2, 3}));
   const Tensor drows = doubles({1, 2, 4, 8, 16, 32}, {6, 1});
   const Tensor dprobs = doubles({.2, .3, .6, .1, .4, .5}, {6});
-  const auto gradients = dispatcher_.dispatch_backward(pass_, drows, dprobs, {});
-  EXPECT_EQ(values(gradients.x), (std::vector<double>{9, 18, 36}));
-  EXPECT_EQ(gradients.probs.shape(), (Shape{3, 2}));
-  EXPECT_EQ(values(gradients.probs), (std::vector<double>{.1, .2, .3, .4, .5, .6}));
-  const auto added = dispatcher_.dispatch_backward(pass_, drows, dprobs, dy);
-  EXPECT_EQ(values(added.x), (std::vector<double>{10, 20, 39}));
+  const auto returning = dispatcher_.start_dispatch_backward(pass_, drows, dprobs);
+  const Tensor by_choice = dispatcher_.probs_gradient(pass_, returning);
+  EXPECT_EQ(by_choice.shape(), (Shape{3, 2}));
+  EXPECT_EQ(values(by_choice), (std::vector<double>{.1, .2, .3, .4, .5, .6}));
+  EXPECT_EQ(values(dispatcher_.x_gradient(pass_, returning, {})), (std::vector<double>{9, 18, 36}));
+  EXPECT_EQ(values(dispatcher_.x_gradient(pass_, returning, dy)),
+            (std::vector<double>{10, 20, 39}));
 }
 
 }  // namespace
