@@ -75,9 +75,11 @@ std::vector<int32_t> random_slots(const std::vector<int64_t>& counts, uint64_t s
 
 class GemmBench : BenchOperands {
  public:
-  GemmBench(Stream& stream, const RunConfig& config, const GemmBenchOptions& options)
+  GemmBench(Stream& stream, const RunConfig& config, const GemmBenchOptions& options,
+            const std::function<void(const GemmRow&)>& each)
       : BenchOperands(stream, dtype_of(config.model.precision), options.seed),
         options_(options),
+        each_(each),
         experts_(config.moe.experts),
         top_k_(config.moe.top_k) {}
 
@@ -107,8 +109,6 @@ class GemmBench : BenchOperands {
     pass(name + " swiglu gathered", swiglu, x_of_tokens);
     pass(name + " wgrad gathered", {GroupedPass::Wgrad, "", dy, x, dweight, {}}, x_of_tokens);
   }
-
-  std::vector<GemmRow> rows() { return std::move(rows_); }
 
  private:
   void begin(int64_t rows_per_expert, int64_t n, int64_t k) {
@@ -147,7 +147,7 @@ class GemmBench : BenchOperands {
       row_.contiguous.reset();
       if (x_of_tokens.defined()) row_.contiguous = time([&] { product.enqueue(stream_, offsets); });
       row_.times = time(grouped);
-      rows_.push_back(row_);
+      each_(row_);
     }
   }
 
@@ -163,10 +163,10 @@ class GemmBench : BenchOperands {
   }
 
   const GemmBenchOptions& options_;
+  const std::function<void(const GemmRow&)>& each_;
   int64_t experts_, top_k_;
   std::vector<RowCounts> distributions_;
   GemmRow row_;
-  std::vector<GemmRow> rows_;
 };
 
 std::vector<int64_t> chosen_rows(const RunConfig& config, const GemmBenchOptions& options) {
@@ -189,57 +189,52 @@ std::vector<int64_t> chosen_rows(const RunConfig& config, const GemmBenchOptions
   return rows;
 }
 
-std::string table_of(const std::vector<GemmRow>& rows) {
-  std::string text = fmt::format("{:<19} {:<36} {:<11} {:>8} {:>11} {:>9} {:>9} {:>10} {:>13}\n",
-                                 "name", "shape", "rows", "max/mean", "median us", "TFLOP/s",
-                                 "ceiling", "of ceiling", "of contiguous");
-  for (const GemmRow& row : rows) {
-    text += fmt::format("{:<19} {:<36} {:<11} {:>8.2f} {:>11.1f} {:>9.3f} {:>9.3f} {:>9.1f}%",
-                        row.name, row.shape, row.distribution, row.max_over_mean,
-                        1e6 * row.times.median, row.rate() / 1e12, row.ceiling_rate() / 1e12,
-                        100 * row.rate() / row.ceiling_rate());
-    if (row.contiguous) text += fmt::format(" {:>12.1f}%", 100 * row.of_contiguous());
-    text += "\n";
-  }
-  return text;
+std::string table_head() {
+  return fmt::format("{:<19} {:<36} {:<11} {:>8} {:>11} {:>9} {:>9} {:>10} {:>13}\n", "name",
+                     "shape", "rows", "max/mean", "median us", "TFLOP/s", "ceiling", "of ceiling",
+                     "of contiguous");
 }
 
-std::string json_of(const std::vector<GemmRow>& rows, const RunConfig& config,
-                    const std::string& machine, const GemmBenchOptions& options) {
-  std::string text;
-  for (const GemmRow& row : rows) {
-    nlohmann::ordered_json object = {{"bench", "gemm"}, {"config", config.run.name}};
-    object["name"] = row.name;
-    object["shape"] = row.shape;
-    object["dtype"] = name_of(dtype_of(config.model.precision));
-    object["distribution"] = row.distribution;
-    object["rows_per_expert"] = row.rows_per_expert;
-    object["max_over_mean"] = row.max_over_mean;
-    object["regime"] = options.sustained ? "sustained" : "burst";
-    object["seed"] = options.seed;
-    add_times(object, row.times);
-    object["tflops"] = row.rate() / 1e12;
-    object["ceiling_tflops"] = row.ceiling_rate() / 1e12;
-    object["of_ceiling"] = row.rate() / row.ceiling_rate();
-    if (row.contiguous) object["of_contiguous"] = row.of_contiguous();
-    add_origin(object, machine, options.command);
-    text += object.dump() + "\n";
-  }
-  return text;
+std::string table_row(const GemmRow& row) {
+  const std::string text = fmt::format(
+      "{:<19} {:<36} {:<11} {:>8.2f} {:>11.1f} {:>9.3f} {:>9.3f} {:>9.1f}%", row.name, row.shape,
+      row.distribution, row.max_over_mean, 1e6 * row.times.median, row.rate() / 1e12,
+      row.ceiling_rate() / 1e12, 100 * row.rate() / row.ceiling_rate());
+  return row.contiguous ? fmt::format("{} {:>12.1f}%\n", text, 100 * row.of_contiguous())
+                        : text + "\n";
+}
+
+std::string json_of(const GemmRow& row, const RunConfig& config, const std::string& machine,
+                    const GemmBenchOptions& options) {
+  nlohmann::ordered_json object = {{"bench", "gemm"}, {"config", config.run.name}};
+  object["name"] = row.name;
+  object["shape"] = row.shape;
+  object["dtype"] = name_of(dtype_of(config.model.precision));
+  object["distribution"] = row.distribution;
+  object["rows_per_expert"] = row.rows_per_expert;
+  object["max_over_mean"] = row.max_over_mean;
+  object["regime"] = options.sustained ? "sustained" : "burst";
+  object["seed"] = options.seed;
+  add_times(object, row.times);
+  object["tflops"] = row.rate() / 1e12;
+  object["ceiling_tflops"] = row.ceiling_rate() / 1e12;
+  object["of_ceiling"] = row.rate() / row.ceiling_rate();
+  if (row.contiguous) object["of_contiguous"] = row.of_contiguous();
+  add_origin(object, machine, options.command);
+  return object.dump() + "\n";
 }
 
 }  // namespace
 
-std::vector<GemmRow> measure_gemm(Stream& stream, const RunConfig& config,
-                                  const GemmBenchOptions& options) {
-  GemmBench bench(stream, config, options);
+void measure_gemm(Stream& stream, const RunConfig& config, const GemmBenchOptions& options,
+                  const std::function<void(const GemmRow&)>& each) {
+  GemmBench bench(stream, config, options, each);
   const int64_t hidden = config.model.hidden, ffn = config.moe.ffn;
   for (const int64_t rows : chosen_rows(config, options)) {
     bench.layer("fc1", 2 * ffn, hidden, rows);
     bench.rows_in_place("fc1", 2 * ffn, hidden, rows);
     bench.layer("fc2", hidden, ffn, rows);
   }
-  return bench.rows();
 }
 
 ExitCode bench_gemm(const RunConfig& config, Runtime& runtime, const GemmBenchOptions& options) {
@@ -249,14 +244,15 @@ ExitCode bench_gemm(const RunConfig& config, Runtime& runtime, const GemmBenchOp
   const Backend backend = choose_backend(config, runtime);
   open_gemm_cache(config, /*may_record=*/true, backend.device(), runtime.control());
   const auto stream = backend.device().make_stream("bench");
-  const std::vector<GemmRow> rows = measure_gemm(*stream, config, options);
-  if (options.json)
-    std::cout << json_of(rows, config, backend.device().name(), options);
-  else
+  if (!options.json)
     std::cout << fmt::format("{}, seed {}; ceiling: one batch of dense products with equal rows\n",
                              options.sustained ? "sustained" : "burst", options.seed)
-              << table_of(rows);
-  std::cout << std::flush;
+              << table_head();
+  measure_gemm(*stream, config, options, [&](const GemmRow& row) {
+    std::cout << (options.json ? json_of(row, config, backend.device().name(), options)
+                               : table_row(row))
+              << std::flush;
+  });
   return ExitCode::Done;
 }
 

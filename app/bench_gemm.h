@@ -4,6 +4,7 @@
 // operations.
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,11 +51,12 @@ struct GemmRow {
 /// (or of the largest common divisor of that and all rows), at random and by token in an expert.
 /// Each is checked (app/product_check.h) before it is timed, and so is the ceiling:
 /// Error(ExitCode::Internal) if one is wrong.
+/// `each` hears of every row when it has been measured.
 /// Error(ExitCode::Usage) without experts or for more rows than 32-bit offsets count.
-std::vector<GemmRow> measure_gemm(Stream& stream, const RunConfig& config,
-                                  const GemmBenchOptions& options);
+void measure_gemm(Stream& stream, const RunConfig& config, const GemmBenchOptions& options,
+                  const std::function<void(const GemmRow&)>& each);
 
-/// Prints that. Error(ExitCode::Usage) on more than one rank.
+/// Prints that, row by row. Error(ExitCode::Usage) on more than one rank.
 ExitCode bench_gemm(const RunConfig& config, Runtime& runtime, const GemmBenchOptions& options);
 
 }  // namespace ferry

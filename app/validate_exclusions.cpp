@@ -249,6 +249,14 @@ std::vector<Exclusion> recompute_exclusions() {
        "selective recompute of nothing",
        "recompute.modules is empty",
        "[core_attn]"},
+      {{kRecomputeModules, kGranularity},
+       [](const RunConfig& c) {
+         return c.recompute.granularity != "selective" && !c.recompute.modules.empty() &&
+                c.recompute.modules != RecomputeTable().modules;
+       },
+       "modules to compute again without selective recompute",
+       "recompute.modules is read with recompute.granularity = selective only",
+       "recompute.granularity = selective, or recompute.modules = []"},
       {{kRecomputeModules, "model.attention"},
        [](const RunConfig& c) {
          return recomputes(c, "mla_up_proj") && c.model.attention != "mla";

@@ -24,7 +24,11 @@ class GemmBenchTest : public testing::CpuTest {
     config_.batch.micro = 2;
   }
 
-  std::vector<GemmRow> measure() { return measure_gemm(stream(), config_, options_); }
+  std::vector<GemmRow> measure() {
+    std::vector<GemmRow> rows;
+    measure_gemm(stream(), config_, options_, [&](const GemmRow& row) { rows.push_back(row); });
+    return rows;
+  }
   std::string error() {
     try {
       measure();

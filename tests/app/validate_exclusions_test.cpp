@@ -73,6 +73,7 @@ const std::map<std::string, Overrides>& exclusion_cases() {
       {"full recompute without a plan", {"recompute.granularity=full"}},
       {"a plan of layers without full recompute", {selective, "recompute.method=block"}},
       {"selective recompute of nothing", {selective, "recompute.modules=[]"}},
+      {"modules to compute again without selective recompute", {"recompute.modules=[moe_act]"}},
       {"recompute of mla_up_proj without latent attention",
        {selective, "recompute.modules=[mla_up_proj]"}},
       {"recompute of shared experts that overlap",
