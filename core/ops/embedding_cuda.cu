@@ -1,5 +1,6 @@
 #include "core/check_cuda.h"
 #include "core/ops/embedding_kernels.h"
+#include "core/ops/embedding_runs.cuh"
 #include "core/ops/vector_cuda.cuh"
 #include "core/stream_cuda.h"
 
@@ -13,19 +14,12 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
-// The tokens whose rows are here: [first, first + rows).
-struct Part {
-  int64_t first;
-  int64_t rows;
-  __device__ bool has(int64_t token) const { return token >= first && token < first + rows; }
-};
-
 // One warp per token, four words in flight per lane. Reads a row of the table and writes it, or
 // writes zeros.
 template <class Word>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(Word* y, const Word* table, const int32_t* tokens, int64_t num_tokens,
-                   int64_t row_words, const Part part) {
+                   int64_t row_words, const runs::Part part) {
   constexpr int kUnroll = 4;
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (token >= num_tokens) return;
@@ -49,85 +43,59 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads) positions_kernel(int32_t* positions, int64_t n) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < n) positions[i] = static_cast<int32_t>(i);
-}
-
-// One warp per sorted position and 32 vectors of columns (blockIdx.y). The warp of the first
-// position of each run of equal tokens adds the rows of the run to the row of dweight, in order;
-// the other warps, and those of tokens that are not here, have nothing to do. Reads dy once, reads
-// and writes each row of dweight that has tokens once; eight rows in flight.
-template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    backward_kernel(float* dweight, const T* dy, const int32_t* sorted_tokens,
-                    const int32_t* positions, int64_t num_tokens, int64_t columns,
-                    const Part part) {
-  constexpr int kUnroll = 8;
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  const int64_t c = (static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x % 32) * kWidth;
-  if (begin >= num_tokens || c >= columns) return;
-  const int32_t token = sorted_tokens[begin];
-  if (!part.has(token) || (begin > 0 && sorted_tokens[begin - 1] == token)) return;
-
-  float* to = dweight + (token - part.first) * columns + c;
-  float sum[kWidth];
-  load<kWidth>(to, sum);
-  bool more = true;
-  for (int64_t first = begin; more; first += kUnroll) {
-    float rows[kUnroll][kWidth];
-    bool mine[kUnroll];
-#pragma unroll
-    for (int i = 0; i < kUnroll; ++i) {
-      mine[i] = first + i < num_tokens && sorted_tokens[first + i] == token;
-      if (mine[i]) load<kWidth>(dy + positions[first + i] * columns + c, rows[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < kUnroll; ++i) {
-      if (!mine[i]) continue;
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) sum[j] += rows[i][j];
-    }
-    more = mine[kUnroll - 1];  // a run is contiguous
-  }
-  store<kWidth>(to, sum);
+    place_kernel(runs::PlacedToken* placed, const int32_t* tokens, int64_t n) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < n) placed[i] = {static_cast<int32_t>(i), tokens[i]};
 }
 
-// Tokens and their positions, sorted by token; equal tokens stay in order of position.
-struct SortedTokens {
-  Tensor tokens;
-  Tensor positions;
-};
-
-SortedTokens sort_tokens(Stream& stream, const Tensor& tokens, int64_t vocab) {
+// PlacedTokens, sorted by token; equal tokens, a run, are in order of position.
+Tensor sort_tokens(Stream& stream, const Tensor& tokens, int64_t vocab) {
   const int64_t n = tokens.numel();
-  CHECK(n <= INT32_MAX, n, " tokens in one call");
+  CHECK(n <= INT32_MAX / 2, n, " tokens in one call");
   const cudaStream_t handle = cuda_handle(stream);
-  const auto scratch = [&](int64_t bytes, DType dtype) {
-    return Tensor::empty(stream, "workspace: embedding", {bytes}, dtype);
+  const auto scratch = [&](int64_t count, DType dtype) {
+    return Tensor::empty(stream, "workspace: embedding", {count}, dtype);
   };
-  const SortedTokens sorted{scratch(n, DType::I32), scratch(n, DType::I32)};
-  const Tensor unsorted_positions = scratch(n, DType::I32);
-  positions_kernel<<<grid_size(ceil_div(n, kThreads)), kThreads, 0, handle>>>(
-      unsorted_positions.data<int32_t>(), n);
+  const Tensor placed = scratch(n, DType::I64), sorted = scratch(n, DType::I64);
+  place_kernel<<<grid_size(ceil_div(n, kThreads)), kThreads, 0, handle>>>(
+      static_cast<runs::PlacedToken*>(placed.raw()), tokens.data<int32_t>(), n);
   CUDA_CHECK(cudaGetLastError());
 
-  // Tokens are not negative, so that their low bits are the whole key. The first call only says how
-  // much scratch memory the second needs.
-  const int end_bit = std::max<int>(1, std::bit_width(static_cast<uint64_t>(vocab)));
-  const auto* keys = reinterpret_cast<const uint32_t*>(tokens.data<int32_t>());
-  auto* sorted_keys = reinterpret_cast<uint32_t*>(sorted.tokens.data<int32_t>());
+  // Tokens are not negative, so that their low bits are the whole key; the sort is stable. The
+  // first call only says how much scratch memory the second needs.
+  const int num_bits = std::max<int>(1, std::bit_width(static_cast<uint64_t>(vocab)));
   Tensor workspace;
   size_t bytes = 0;
   const auto sort = [&](void* memory) {
-    CUDA_CHECK(cub::DeviceRadixSort::SortPairs(
-        memory, bytes, keys, sorted_keys, unsorted_positions.data<int32_t>(),
-        sorted.positions.data<int32_t>(), static_cast<int>(n), 0, end_bit, handle));
+    CUDA_CHECK(cub::DeviceRadixSort::SortKeys(
+        memory, bytes, static_cast<const uint64_t*>(placed.raw()),
+        static_cast<uint64_t*>(sorted.raw()), static_cast<int>(n), 32, 32 + num_bits, handle));
   };
   sort(nullptr);
   workspace = scratch(static_cast<int64_t>(std::max<size_t>(bytes, 1)), DType::U8);
   sort(workspace.raw());
   return sorted;
+}
+
+template <class Packed, class T>
+void add_runs(const runs::SortedRows<T>& rows, cudaStream_t stream) {
+  const int64_t vectors = rows.columns / static_cast<int64_t>(sizeof(Packed) / sizeof(T));
+  const int64_t threads = std::min<int64_t>(runs::kThreads, ceil_div(vectors, 32) * 32);
+  const dim3 grid(grid_size(rows.count), grid_size(ceil_div(vectors, threads)));
+  runs::add_kernel<Packed><<<grid, grid_size(threads), 0, stream>>>(rows);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+template <class T>
+void add_long_runs(const runs::SortedRows<T>& rows, cudaStream_t stream) {
+  constexpr int kSharedBytes = runs::LongRun<T>::kSharedBytes;
+  CUDA_CHECK(cudaFuncSetAttribute(runs::add_long_kernel<T>,
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  const dim3 grid(grid_size(ceil_div(rows.count, runs::kLongRun)),
+                  grid_size(ceil_div(rows.columns, runs::LongRun<T>::kColumns)));
+  runs::add_long_kernel<<<grid, runs::kThreads, kSharedBytes, stream>>>(rows);
+  CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace
@@ -143,7 +111,7 @@ void embedding_forward(Stream& stream, const Tensor& y, const Tensor& weight, co
     const cudaStream_t handle = cuda_handle(stream);
     const int32_t* ids = tokens.data<int32_t>();
     const int64_t columns = y.dim(1);
-    const Part part{rows.first_row, weight.dim(0)};
+    const runs::Part part{rows.first_row, weight.dim(0)};
     if (columns % kVector<T> == 0 && aligned16(to, from)) {
       forward_kernel<<<blocks, kThreads, 0, handle>>>(reinterpret_cast<uint4*>(to),
                                                       reinterpret_cast<const uint4*>(from), ids,
@@ -157,21 +125,24 @@ void embedding_forward(Stream& stream, const Tensor& y, const Tensor& weight, co
 
 void embedding_backward(Stream& stream, const Tensor& dweight, const Tensor& dy,
                         const Tensor& tokens, const VocabularyRows& rows) {
-  const int64_t num_tokens = tokens.numel(), columns = dy.dim(1);
+  const int64_t columns = dy.dim(1);
   if (dy.numel() == 0) return;
+  CHECK(columns <= 1 << 20, "embedding rows of ", columns, " elements");
   dispatch_device_float("embedding", dy.dtype(), [&]<class T>() {
-    const SortedTokens sorted = sort_tokens(stream, tokens, rows.vocab);
-    float* to = dweight.data<float>();
-    const T* from = device_data<T>(dy);
-    const bool vectors = columns % kVector<T> == 0 && aligned16(to, from);
-    const auto kernel = vectors ? backward_kernel<T, kVector<T>> : backward_kernel<T, 1>;
-    const int64_t chunks = ceil_div(columns, 32 * (vectors ? kVector<T> : 1));
-    CHECK(chunks <= 65535, "embedding rows of ", columns, " elements");
-    const dim3 grid(grid_size(ceil_div(num_tokens, kWarps)), static_cast<unsigned>(chunks));
-    kernel<<<grid, kThreads, 0, cuda_handle(stream)>>>(
-        to, from, sorted.tokens.data<int32_t>(), sorted.positions.data<int32_t>(), num_tokens,
-        columns, Part{rows.first_row, dweight.dim(0)});
-    CUDA_CHECK(cudaGetLastError());
+    const Tensor sorted = sort_tokens(stream, tokens, rows.vocab);
+    const runs::SortedRows<T> sorted_rows{dweight.data<float>(),
+                                          device_data<T>(dy),
+                                          static_cast<const runs::PlacedToken*>(sorted.raw()),
+                                          static_cast<int>(tokens.numel()),
+                                          static_cast<int>(columns),
+                                          {rows.first_row, dweight.dim(0)}};
+    const cudaStream_t handle = cuda_handle(stream);
+    if (columns % kVector<T> == 0 && aligned16(sorted_rows.dweight, sorted_rows.dy)) {
+      add_runs<uint4>(sorted_rows, handle);
+      add_long_runs(sorted_rows, handle);
+    } else {
+      add_runs<T>(sorted_rows, handle);
+    }
   });
 }
 

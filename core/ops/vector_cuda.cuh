@@ -124,6 +124,7 @@ __device__ inline void unpack(uint32_t word, float& first, float& second) {
   first = __uint_as_float(word << 16);
   second = __uint_as_float(word & 0xffff0000u);
 }
+__device__ inline void unpack(uint32_t word, float (&x)[2]) { unpack(word, x[0], x[1]); }
 __device__ inline uint32_t pack(float first, float second) {
   return static_cast<uint32_t>(__bfloat16_as_ushort(__float2bfloat16_rn(first))) |
          static_cast<uint32_t>(__bfloat16_as_ushort(__float2bfloat16_rn(second))) << 16;

@@ -28,46 +28,110 @@ Expected by_definition(const std::vector<double>& logits, const std::vector<int3
     const double largest = *std::max_element(row, row + vocab);
     double sum = 0;
     for (size_t i = 0; i < vocab; ++i) sum += std::exp(row[i] - largest);
-    const double lse = largest + std::log(sum);
-    expected.token_loss.push_back(mask[t] * (lse - row[labels[t]]));
+    expected.token_loss.push_back(mask[t] * (largest - row[labels[t]] + std::log(sum)));
     expected.sum += expected.token_loss.back();
     for (size_t i = 0; i < vocab; ++i)
-      expected.gradient.push_back(
-          mask[t] * (std::exp(row[i] - lse) - (static_cast<size_t>(labels[t]) == i ? 1 : 0)));
+      expected.gradient.push_back(mask[t] * (std::exp(row[i] - largest) / sum -
+                                             (static_cast<size_t>(labels[t]) == i ? 1 : 0)));
   }
   return expected;
 }
 
-class CrossEntropy : public DeviceTest {};
+class CrossEntropy : public DeviceTest {
+ protected:
+  // `rounding`: what the loss may be off by, beside what its own size allows.
+  void expect_definition(const Tensor& logits, const std::vector<int32_t>& labels,
+                         const std::vector<float>& weights, bool with_gradient = true,
+                         double rounding = 0) {
+    const int64_t num_tokens = logits.dim(0);
+    const Tensor mask = from_host(stream(), "mask", weights, {num_tokens});
+    const Tensor token_loss = output({num_tokens}, accumulate());
+    const Tensor loss_sum = tensor_of(stream(), {0.5}, {1}, accumulate());
+    const auto before = read_back_as_double(stream(), logits);
+    const Expected expected = by_definition(before, labels, weights);
+    cross_entropy(stream(), token_loss, loss_sum, logits, ints(labels, {num_tokens}), mask,
+                  with_gradient);
+
+    const double epsilon = epsilon_of(accumulate()), tokens = static_cast<double>(num_tokens);
+    testing::expect_close(read_back_as_double(stream(), token_loss), expected.token_loss,
+                          4 * epsilon, 64 * epsilon + rounding);
+    testing::expect_close(read_back_as_double(stream(), loss_sum), {expected.sum + 0.5},
+                          (tokens + 64) * epsilon, epsilon + tokens * rounding);
+    if (with_gradient)
+      testing::expect_close(read_back_as_double(stream(), logits), expected.gradient,
+                            epsilon_of(dtype()) + 16 * epsilon, 64 * epsilon);
+    else
+      EXPECT_EQ(read_back_as_double(stream(), logits), before);
+  }
+};
+
+std::vector<float> some_masked(int64_t num_tokens) {
+  std::vector<float> weights;
+  for (int64_t t = 0; t < num_tokens; ++t) weights.push_back(t % 3 == 2 ? 0.f : 1.f);
+  return weights;
+}
 
 TEST_P(CrossEntropy, FollowsTheDefinition) {
   for (const int64_t num_tokens : {0, 1, 65}) {
     for (const int64_t vocab : {1, 63, 129, 1000}) {
       for (const bool with_gradient : {false, true}) {
         SCOPED_TRACE(concat(num_tokens, " tokens, vocabulary ", vocab));
-        const Tensor logits = random({num_tokens, vocab}, 1, 8);
         const Tensor labels = random_ints(stream(), {num_tokens}, static_cast<int32_t>(vocab), 2);
-        std::vector<float> weights;
-        for (int64_t t = 0; t < num_tokens; ++t) weights.push_back(t % 3 == 2 ? 0.f : 1.f);
-        const Tensor mask = from_host(stream(), "mask", weights, {num_tokens});
-        const Tensor token_loss = output({num_tokens}, accumulate());
-        const Tensor loss_sum = tensor_of(stream(), {0.5}, {1}, accumulate());
-        const auto before = read_back_as_double(stream(), logits);
-        const Expected expected =
-            by_definition(before, read_back<int32_t>(stream(), labels), weights);
-        cross_entropy(stream(), token_loss, loss_sum, logits, labels, mask, with_gradient);
-
-        const double epsilon = epsilon_of(accumulate());
-        testing::expect_close(read_back_as_double(stream(), token_loss), expected.token_loss,
-                              4 * epsilon, 64 * epsilon);
-        testing::expect_close(read_back_as_double(stream(), loss_sum), {expected.sum + 0.5},
-                              static_cast<double>(num_tokens + 64) * epsilon, epsilon);
-        if (with_gradient)
-          testing::expect_close(read_back_as_double(stream(), logits), expected.gradient,
-                                epsilon_of(dtype()) + 16 * epsilon, 64 * epsilon);
-        else
-          EXPECT_EQ(read_back_as_double(stream(), logits), before);
+        expect_definition(random({num_tokens, vocab}, 1, 8), read_back<int32_t>(stream(), labels),
+                          some_masked(num_tokens), with_gradient);
       }
+    }
+  }
+}
+
+// Every column as label, with every distance of a row's beginning from a vector's: single elements
+// before and after the vectors of a row, rows without a vector, rows of vectors alone.
+TEST_P(CrossEntropy, AnyLabelOfRowsThatBeginAnywhere) {
+  for (const int64_t vocab : {1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 24, 33}) {
+    SCOPED_TRACE(concat("vocabulary ", vocab));
+    std::vector<int32_t> labels;
+    for (int64_t t = 0; t < 8 * vocab; ++t) labels.push_back(static_cast<int32_t>(t / 8));
+    expect_definition(random({8 * vocab, vocab}, 1, 8), labels, some_masked(8 * vocab));
+  }
+}
+
+// So many columns that each thread of a GPU's block has several groups of vectors, the last of
+// which is incomplete; labels at the ends of what threads have.
+TEST_P(CrossEntropy, LongRows) {
+  for (const int64_t vocab : {16384, 33333, 40001}) {
+    SCOPED_TRACE(concat("vocabulary ", vocab));
+    const auto end = static_cast<int32_t>(vocab);
+    const std::vector<int32_t> labels{0,    1,    7,     8,     2047,    2048,    4095,    4096,
+                                      4097, 8192, 16376, 16383, end - 9, end - 8, end - 2, end - 1};
+    const auto num_tokens = static_cast<int64_t>(labels.size());
+    expect_definition(random({num_tokens, vocab}, 1, 8), labels, some_masked(num_tokens));
+  }
+}
+
+// The largest logit is subtracted before anything is rounded.
+TEST_P(CrossEntropy, LogitsFarFromZero) {
+  for (const double offset : {-1e4, -100.0, 100.0, 1e4}) {
+    for (const int64_t vocab : {5, 129, 1000}) {
+      SCOPED_TRACE(concat("vocabulary ", vocab, ", logits near ", offset));
+      std::vector<double> values = random_values(16 * vocab, 1, 8);
+      for (double& value : values) value += offset;
+      const Tensor labels = random_ints(stream(), {16}, static_cast<int32_t>(vocab), 2);
+      expect_definition(tensor_of(stream(), values, {16, vocab}, dtype()),
+                        read_back<int32_t>(stream(), labels), some_masked(16), true,
+                        std::abs(offset) * epsilon_of(accumulate()));
+    }
+  }
+}
+
+TEST_P(CrossEntropy, EqualLogits) {
+  for (const double value : {0.0, 1.0, -3.0, 1e4, -1e4, 1e6}) {
+    for (const int64_t vocab : {1, 3, 8, 1001}) {
+      SCOPED_TRACE(concat("vocabulary ", vocab, ", logits ", value));
+      const std::vector<double> values(static_cast<size_t>(9 * vocab), value);
+      std::vector<int32_t> labels;
+      for (int64_t t = 0; t < 9; ++t) labels.push_back(static_cast<int32_t>(t * (vocab - 1) / 8));
+      expect_definition(tensor_of(stream(), values, {9, vocab}, dtype()), labels, some_masked(9),
+                        true, std::abs(value) * epsilon_of(accumulate()));
     }
   }
 }
@@ -163,9 +227,7 @@ TEST_P(CrossEntropyParts, TogetherAreTheWhole) {
         SCOPED_TRACE(concat(num_tokens, " tokens, vocabulary ", vocab, " in ", num_parts));
         const Tensor logits = random({num_tokens, vocab}, 1, 8);
         const Tensor labels = random_ints(stream(), {num_tokens}, static_cast<int32_t>(vocab), 2);
-        std::vector<float> weights;
-        for (int64_t t = 0; t < num_tokens; ++t) weights.push_back(t % 3 == 2 ? 0.f : 1.f);
-        const Tensor mask = from_host(stream(), "mask", weights, {num_tokens});
+        const Tensor mask = from_host(stream(), "mask", some_masked(num_tokens), {num_tokens});
         const std::vector<Part> parts = cut(logits, num_parts);
         const Tensor token_loss = output({num_tokens}, accumulate());
         const Tensor loss_sum = tensor_of(stream(), {0.5}, {1}, accumulate());
@@ -183,6 +245,31 @@ TEST_P(CrossEntropyParts, TogetherAreTheWhole) {
         testing::expect_close(assembled(parts, vocab), read_back_as_double(stream(), logits),
                               epsilon_of(dtype()) + 32 * epsilon, 128 * epsilon);
       }
+    }
+  }
+}
+
+// The label is in the first, the last or any other column of its part, whose rows begin anywhere.
+TEST_P(CrossEntropyParts, AnyLabel) {
+  for (const int64_t vocab : {2, 7, 20, 51}) {
+    for (const int64_t num_parts : {2, 3}) {
+      SCOPED_TRACE(concat("vocabulary ", vocab, " in ", num_parts));
+      const int64_t num_tokens = 8 * vocab;
+      std::vector<int32_t> labels;
+      for (int64_t t = 0; t < num_tokens; ++t) labels.push_back(static_cast<int32_t>(t / 8));
+      const std::vector<float> weights = some_masked(num_tokens);
+      const Tensor logits = random({num_tokens, vocab}, 1, 8);
+      const Expected expected =
+          by_definition(read_back_as_double(stream(), logits), labels, weights);
+      const std::vector<Part> parts = cut(logits, num_parts);
+      run(parts, ints(labels, {num_tokens}), from_host(stream(), "mask", weights, {num_tokens}),
+          true);
+
+      const double epsilon = epsilon_of(accumulate());
+      testing::expect_close(read_back_as_double(stream(), parts[0].token_loss), expected.token_loss,
+                            8 * epsilon, 64 * epsilon);
+      testing::expect_close(assembled(parts, vocab), expected.gradient,
+                            epsilon_of(dtype()) + 32 * epsilon, 128 * epsilon);
     }
   }
 }
@@ -228,6 +315,29 @@ TEST_P(CrossEntropyParts, LargeLogits) {
       testing::expect_close(read_back_as_double(stream(), part.token_loss), {std::log(2.0), 2048},
                             1e-4, 0);
     testing::expect_close(assembled(parts, 3), {-0.5, 0.5, 0, -1, 1, 0}, 1e-6, 0);
+  }
+}
+
+// The statistics are in natural units, whatever a device computes in.
+TEST_P(CrossEntropyParts, EqualLogits) {
+  for (const double value : {1.0, -3.0, 1e4, -1e4}) {
+    SCOPED_TRACE(value);
+    const int64_t vocab = 301;
+    const std::vector<double> values(vocab, value);
+    const Tensor logits = tensor_of(stream(), values, {1, vocab}, dtype());
+    const Tensor labels = ints({200}, {1});
+    const double exact = read_back_as_double(stream(), logits)[0];
+    const std::vector<Part> parts = cut(logits, 2);
+    const auto statistics = read_back_as_double(stream(), statistics_of(parts, labels));
+    const double epsilon = epsilon_of(accumulate());
+    testing::expect_close(statistics, {exact, 151, 0, exact, 150, exact}, 16 * epsilon, 0);
+    EXPECT_EQ(statistics[0], exact);
+    run(parts, labels, from_host(stream(), "mask", std::vector<float>{1}, {1}), true);
+    testing::expect_close(read_back_as_double(stream(), parts[0].token_loss), {std::log(301.0)},
+                          4 * epsilon, (64 + std::abs(value)) * epsilon);
+    std::vector<double> gradient(vocab, 1 / 301.0);
+    gradient[200] -= 1;
+    testing::expect_close(assembled(parts, vocab), gradient, epsilon_of(dtype()) + 32 * epsilon, 0);
   }
 }
 
