@@ -53,6 +53,7 @@ struct Product {
   float* dprob = nullptr;       // [tiles_n, R]: sums over the columns of a tile
   int num_rows = 0;             // R
   GatherSource gather;          // x, where it is gathered
+  bool from_both_ends = false;  // the order of units (wgrad), see grouped_schedule.h
 };
 
 }  // namespace ferry::cuda::wgmma

@@ -139,8 +139,10 @@ wgmma::Product rows_product(int64_t columns, int64_t depth) {
   return p;
 }
 
-wgmma::Product wgrad_product(const Tensor& dweight) {
+wgmma::Product wgrad_product(const Tensor& dweight, int64_t num_rows) {
   wgmma::Product p;
+  p.from_both_ends =
+      grouped::takes_from_both_ends(num_rows / dweight.dim(0), dweight.dim(1) + dweight.dim(2));
   p.tiles_m = tiles(dweight.dim(1), grouped::kTileRows);
   p.tiles_n = tiles(dweight.dim(2), grouped::kTileColumns);
   return p;
@@ -197,8 +199,8 @@ void wgmma_dgrad(Stream& stream, const Tensor& dx, const Tensor& dy, const Tenso
 void wgmma_wgrad(Stream& stream, const Tensor& dweight, const Tensor& dy, const Tensor& x,
                  const Tensor& offsets) {
   const wgmma::Maps maps{slab_row_map(dy, 2), slab_row_map(x, 2), gradient_map(dweight), {}};
-  launch<wgmma::Work<GroupedKind::Wgrad, wgmma::AddMatrices>>(stream, maps, wgrad_product(dweight),
-                                                              offsets);
+  launch<wgmma::Work<GroupedKind::Wgrad, wgmma::AddMatrices>>(
+      stream, maps, wgrad_product(dweight, x.dim(0)), offsets);
 }
 
 bool grouped_gemm_swiglu_forward(Stream& stream, const Tensor& gate_up, const Tensor& h,

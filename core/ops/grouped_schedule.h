@@ -8,6 +8,8 @@
 //
 // Kernels call these constexpr functions as the host does.
 
+#include <cstdint>
+
 namespace ferry::grouped {
 
 constexpr int kTileRows = 128;
@@ -22,6 +24,27 @@ constexpr int tiles_of(int size, int tile) { return (size + tile - 1) / tile; }
 /// Units of a group of tiles_m x tiles_n tiles.
 constexpr int num_units(int tiles_m, int tiles_n) {
   return tiles_m / 2 * tiles_n + tiles_m % 2 * ((tiles_n + 1) / 2);
+}
+
+/// Which of `total` units of wgrad, the longest sums first, is made at a turn: the longest and the
+/// shortest that are left, in turns. A long sum is a matter of arithmetic and a short one of
+/// memory, so that both are busy all the time.
+constexpr int from_both_ends(int turn, int total) {
+  return turn % 2 == 0 ? turn / 2 : total - 1 - turn / 2;
+}
+
+/// Whether that order is worth it: for groups of equal lengths it only has the operands of two
+/// groups in use instead of those of one.
+constexpr bool lengths_differ(int longest, int groups, int num_rows) {
+  return 4 * std::int64_t{longest} * groups > 5 * std::int64_t{num_rows};
+}
+
+/// Whether it may be used for groups of `mean_rows` in the mean, whose operands have `columns`
+/// together: those of the two groups at the ends have to fit in the L2 cache. Else they come from
+/// memory more often, and the longest units first are faster.
+constexpr bool takes_from_both_ends(std::int64_t mean_rows, std::int64_t columns) {
+  constexpr std::int64_t kBytesCached = std::int64_t{40} << 20;
+  return 2 * mean_rows * columns * 2 <= kBytesCached;
 }
 
 struct Place {

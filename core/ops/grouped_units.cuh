@@ -120,7 +120,9 @@ class Units {
       : first_(shared.begin + Shared::kGroups),
         groups_(p.groups),
         tiles_n_(p.tiles_n),
-        rank_(rank) {
+        rank_(rank),
+        from_both_ends_(p.from_both_ends),
+        last_(p.groups - 1) {
     // Pairs below each other always: c clips the last.
     matrix_tiles_m_ = (p.tiles_m + 1) / 2 * 2;
     const int thread = static_cast<int>(threadIdx.x);
@@ -128,20 +130,32 @@ class Units {
     __syncthreads();
     for (int e = thread; e < groups_; e += kThreads) Shared::store(order(place_in_order(e)), e);
     __syncthreads();
+    if (kKind == GroupedKind::Wgrad && from_both_ends_)
+      from_both_ends_ = grouped::lengths_differ(rows_of(Shared::load(order(0))), groups_,
+                                                Shared::load(offset(groups_)));
     if (thread < 32) sum_units(thread);
   }
 
   /// After a barrier.
   __device__ __forceinline__ int total() const { return Shared::load(first(groups_)); }
 
-  /// Units must be asked for in rising order.
-  __device__ __forceinline__ Tile tile(int unit) {
-    while (unit >= Shared::load(first(current_ + 1))) ++current_;
+  /// The unit of a turn. Turns must be asked for in rising order.
+  __device__ __forceinline__ Tile tile(int turn) {
+    int unit = turn, place_in_order;
+    if (kKind == GroupedKind::Wgrad && from_both_ends_)
+      unit = grouped::from_both_ends(turn, total());
+    if (kKind == GroupedKind::Wgrad && from_both_ends_ && turn % 2 == 1) {
+      while (unit < Shared::load(first(last_))) --last_;
+      place_in_order = last_;
+    } else {
+      while (unit >= Shared::load(first(current_ + 1))) ++current_;
+      place_in_order = current_;
+    }
     Tile tile;
-    tile.group = Shared::load(order(current_));
+    tile.group = Shared::load(order(place_in_order));
     tile.first_row = Shared::load(offset(tile.group));
     tile.num_rows = rows_of(tile.group);
-    const grouped::Place place = grouped::place_of(unit - Shared::load(first(current_)),
+    const grouped::Place place = grouped::place_of(unit - Shared::load(first(place_in_order)),
                                                    tiles_m(tile.num_rows), tiles_n_, rank_);
     tile.tile_m = place.tile_m;
     tile.tile_n = place.tile_n;
@@ -162,7 +176,7 @@ class Units {
     if constexpr (kKind == GroupedKind::Wgrad) return num_rows > 0 ? matrix_tiles_m_ : 0;
     return tiles_of(num_rows, kTileRows);
   }
-  // The sums of wgrad are as long as the group: the longest first.
+  // The sums of wgrad are as long as the group: the longest first in order.
   __device__ __forceinline__ int place_in_order(int e) const {
     if constexpr (kKind != GroupedKind::Wgrad) return e;
     int before = 0;
@@ -191,7 +205,9 @@ class Units {
   int matrix_tiles_m_;
   int tiles_n_;
   int rank_;
-  int current_ = 0;
+  bool from_both_ends_;
+  int current_ = 0;  // in order, coming from the first
+  int last_;         // and from the last
 };
 
 }  // namespace ferry::cuda::wgmma

@@ -63,5 +63,29 @@ TEST(GroupedSchedule, GoesDownABandBeforeItGoesRight) {
   EXPECT_EQ(unit, num_units(tiles_m, tiles_n));
 }
 
+TEST(GroupedSchedule, TakesUnitsFromBothEnds) {
+  EXPECT_EQ(from_both_ends(0, 1), 0);
+  const int order_of_five[] = {0, 4, 1, 3, 2};
+  for (int turn = 0; turn < 5; ++turn) EXPECT_EQ(from_both_ends(turn, 5), order_of_five[turn]);
+  const int order_of_six[] = {0, 5, 1, 4, 2, 3};
+  for (int turn = 0; turn < 6; ++turn) EXPECT_EQ(from_both_ends(turn, 6), order_of_six[turn]);
+}
+
+TEST(GroupedSchedule, LengthsDifferFromAQuarterAboveTheMean) {
+  EXPECT_FALSE(lengths_differ(1024, 64, 64 * 1024));
+  EXPECT_FALSE(lengths_differ(1280, 64, 64 * 1024));
+  EXPECT_TRUE(lengths_differ(1281, 64, 64 * 1024));
+  EXPECT_TRUE(lengths_differ(1 << 30, 1 << 10, 1 << 30));
+  EXPECT_FALSE(lengths_differ(0, 64, 0));
+}
+
+TEST(GroupedSchedule, TakesFromBothEndsWhatTheCacheHolds) {
+  EXPECT_TRUE(takes_from_both_ends(1024, 2048 + 2048));
+  EXPECT_TRUE(takes_from_both_ends(2560, 2048 + 2048));  // 40 MiB of two groups
+  EXPECT_FALSE(takes_from_both_ends(2561, 2048 + 2048));
+  EXPECT_FALSE(takes_from_both_ends(4096, 28672 + 4096));
+  EXPECT_FALSE(takes_from_both_ends(int64_t{1} << 31, int64_t{1} << 20));
+}
+
 }  // namespace
 }  // namespace ferry::grouped
