@@ -164,7 +164,10 @@ int64_t workspace_bytes(const GptConfig& config, int64_t tokens, const ModuleSha
   const int64_t t = shares.tensor;
   const int64_t moe_layers = num_moe_layers(config);
   // Backward of an MLP holds the gradients of its output, activation, gate and up, and input.
-  const int64_t moe_width = moe.top_k * (2 * shares.expert_tensor * model.hidden + 3 * moe.ffn) / t;
+  // Experts hold those of the output with that of the activation, and those of the input with rows
+  // of x, if these were gathered or are made again.
+  const int64_t row = shares.expert_tensor * model.hidden;
+  const int64_t moe_width = moe.top_k * (row + 2 * moe.ffn + std::max(moe.ffn, row)) / t;
   const int64_t dense_width = 2 * model.hidden + 3 * model.ffn / t;
   const int64_t widest =
       std::max(moe_layers > 0 ? moe_width : 0, moe_layers < model.layers ? dense_width : 0);
