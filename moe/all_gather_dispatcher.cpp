@@ -28,7 +28,7 @@ std::shared_ptr<AllGatherDispatcher::Plan> AllGatherDispatcher::start_plan(
   Stream& stream = pass.stream;
   auto plan = std::make_shared<Plan>();
   plan->here = ExpertRows::of_rank(pass, gather(stream, routing.experts), num_experts_, experts_,
-                                   row_limit(pass, experts_, routing));
+                                   row_limit(pass, routing));
   if (plan->here.num_rows >= 0) return plan;
   const int64_t num_local = experts_.num_local(num_experts_);
   plan->host_offset = Tensor::host(stream.device(), "routing plan", {1}, DType::I32);
@@ -51,8 +51,6 @@ Tensor AllGatherDispatcher::sum_scatter(Pass& pass, Stream& exchange, const Tens
   experts_.exchange->reduce_scatter(exchange, own, all);
   return own;
 }
-
-Stream& AllGatherDispatcher::beside(Pass& pass) const { return experts_.beside(pass.stream); }
 
 Tensor AllGatherDispatcher::rows_of_tokens(Pass& pass, const Tensor& x,
                                            std::string_view name) const {

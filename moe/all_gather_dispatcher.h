@@ -12,7 +12,7 @@ namespace ferry {
 class AllGatherDispatcher final : public Dispatcher {
  public:
   AllGatherDispatcher(int64_t num_experts, const ExpertParallel& experts)
-      : num_experts_(num_experts), experts_(experts) {}
+      : Dispatcher(experts), num_experts_(num_experts) {}
 
   void prepare(Pass& pass, const Routing& routing) override;
 
@@ -25,7 +25,6 @@ class AllGatherDispatcher final : public Dispatcher {
                             const Tensor& residual) const override;
   Tensor return_numbers(Pass& pass, Stream& exchange, const Tensor& by_row) const override;
   Tensor choices_of_returned(Pass& pass, const Tensor& returned) const override;
-  Stream& beside(Pass& pass) const override;
 
  private:
   struct Plan;
@@ -36,7 +35,6 @@ class AllGatherDispatcher final : public Dispatcher {
   Tensor sum_scatter(Pass& pass, Stream& exchange, const Tensor& all) const;
 
   int64_t num_experts_;
-  ExpertParallel experts_;
 };
 
 }  // namespace ferry

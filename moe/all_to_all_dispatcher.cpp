@@ -41,7 +41,7 @@ std::shared_ptr<AllToAllDispatcher::Plan> AllToAllDispatcher::start_plan(
   const int64_t ranks = experts_.size(), num_tokens = routing.experts.dim(0);
   auto plan = std::make_shared<Plan>();
   plan->num_tokens = num_tokens;
-  plan->limit = row_limit(pass, experts_, routing);
+  plan->limit = row_limit(pass, routing);
   plan->experts = routing.experts;
   const Tensor destinations = Tensor::empty(
       stream, "routing plan", {num_tokens, routing.experts.dim(1) * experts_.etp_size}, DType::I32);
@@ -114,8 +114,6 @@ Tensor AllToAllDispatcher::sum_returned(Pass& pass, const Tensor& returned, cons
   combine_rows(pass.stream, own, returned, residual, plan->sent);
   return own;
 }
-
-Stream& AllToAllDispatcher::beside(Pass& pass) const { return experts_.beside(pass.stream); }
 
 Tensor AllToAllDispatcher::rows_of_tokens(Pass& pass, const Tensor& x,
                                           std::string_view name) const {

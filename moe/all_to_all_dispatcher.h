@@ -15,7 +15,7 @@ namespace ferry {
 class AllToAllDispatcher final : public Dispatcher {
  public:
   AllToAllDispatcher(int64_t num_experts, const ExpertParallel& experts)
-      : num_experts_(num_experts), experts_(experts) {}
+      : Dispatcher(experts), num_experts_(num_experts) {}
 
   void prepare(Pass& pass, const Routing& routing) override;
 
@@ -28,7 +28,6 @@ class AllToAllDispatcher final : public Dispatcher {
                             const Tensor& residual) const override;
   Tensor return_numbers(Pass& pass, Stream& exchange, const Tensor& by_row) const override;
   Tensor choices_of_returned(Pass& pass, const Tensor& returned) const override;
-  Stream& beside(Pass& pass) const override;
 
  private:
   struct Plan;
@@ -45,7 +44,6 @@ class AllToAllDispatcher final : public Dispatcher {
                       std::string_view name) const;
 
   int64_t num_experts_;
-  ExpertParallel experts_;
 };
 
 }  // namespace ferry

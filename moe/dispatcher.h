@@ -42,6 +42,8 @@ struct Dispatched {
 
 class Dispatcher {
  public:
+  /// Among one rank: the default.
+  explicit Dispatcher(const ExpertParallel& experts = {}) : experts_(experts) {}
   virtual ~Dispatcher() = default;
   /// Makes the plan of this micro-batch; on a second forward it stays as it is.
   virtual void prepare(Pass& pass, const Routing& routing) = 0;
@@ -88,17 +90,18 @@ class Dispatcher {
   virtual Tensor return_numbers(Pass& pass, Stream& exchange, const Tensor& by_row) const = 0;
   /// [T, k] of what return_numbers gave.
   virtual Tensor choices_of_returned(Pass& pass, const Tensor& returned) const = 0;
-  /// The stream for exchanges beside that of the pass.
-  virtual Stream& beside(Pass& pass) const = 0;
 
+  /// The stream for exchanges beside that of the pass.
+  Stream& beside(Pass& pass) const {
+    return experts_.side != nullptr ? *experts_.side : pass.stream;
+  }
   /// What is enqueued on `exchange` from now on follows what is on `stream`.
   static void follow(Stream& exchange, Stream& stream) {
     if (&exchange != &stream) exchange.wait(stream.record());
   }
   /// The fixed number of rows in this pass, if there is one.
-  static std::optional<int64_t> row_limit(const Pass& pass, const ExpertParallel& experts,
-                                          const Routing& routing) {
-    return pass.training ? experts.row_limit(routing.experts.numel()) : std::nullopt;
+  std::optional<int64_t> row_limit(const Pass& pass, const Routing& routing) const {
+    return pass.training ? experts_.row_limit(routing.experts.numel()) : std::nullopt;
   }
 
   /// Makes the plan of this micro-batch, unless it is there already.
@@ -111,6 +114,8 @@ class Dispatcher {
   Plan plan_of(Pass& pass) const {
     return pass.once(this, []() -> Plan { fail(ExitCode::Internal, "no tokens were prepared"); });
   }
+
+  const ExpertParallel experts_;
 };
 
 /// `kind` is moe.dispatcher, which matters on several ranks only; `num_experts` is that of the

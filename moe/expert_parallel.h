@@ -43,7 +43,6 @@ struct ExpertParallel {
   const RankCapacity* capacity = nullptr;
 
   int size() const { return ep_size * etp_size; }
-  Stream& beside(Stream& stream) const { return side != nullptr ? *side : stream; }
   int64_t num_local(int64_t experts) const { return experts / ep_size; }
   int64_t first_local(int64_t experts) const { return ep_rank * num_local(experts); }
   /// Rows of this rank in training, if they are limited; its own tokens have `num_choices`, and

@@ -22,7 +22,6 @@ class LocalDispatcher final : public Dispatcher {
                             const Tensor& residual) const override;
   Tensor return_numbers(Pass&, Stream&, const Tensor& by_row) const override { return by_row; }
   Tensor choices_of_returned(Pass& pass, const Tensor& returned) const override;
-  Stream& beside(Pass& pass) const override { return pass.stream; }
 
  private:
   bool gather_;
