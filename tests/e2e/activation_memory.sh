@@ -92,11 +92,14 @@ PYTHON
 
 # NAME AGAIN OVERRIDES...: two ranks that share experts, with limits; AGAIN: whether steps run twice.
 stash() {
-  local name=$1 again=$2
+  local name=$1 again=$2 dispatcher=alltoall
   shift 2
-  [ -e "$temp/none2" ] || train_ranks 2 "$temp/none2" "${base[@]}" parallel.expert=2 >"$temp/out"
+  case " $* " in *moe.dispatcher=allgather*) dispatcher=allgather ;; esac  # adds in another order
+  local none="$temp/none2_$dispatcher"
+  [ -e "$none" ] || train_ranks 2 "$none" "${base[@]}" parallel.expert=2 \
+    "moe.dispatcher=$dispatcher" >"$temp/out"
   train_ranks 2 "$temp/$name" "${base[@]}" parallel.expert=2 "$@" | tee "$temp/out"
-  "$FERRY_PYTHON" - "$temp/none2" "$temp/$name" "$again" <<'PYTHON'
+  "$FERRY_PYTHON" - "$none" "$temp/$name" "$again" <<'PYTHON'
 import json, sys
 one, other = ([json.loads(line) for line in open(path + "/metrics.jsonl")] for path in sys.argv[1:3])
 assert len(one) == len(other) == 10, (len(one), len(other))
