@@ -232,8 +232,15 @@ TEST(CostModel, LogitsAreOneChunk) {
 TEST(CostModel, WorkspaceIsThatOfTheWidestLayer) {
   GptConfig config = tiny();
   const int64_t library = workspace_bytes(config, 0);
-  const int64_t moe = 4 * 2 * (2 * 8 + 3 * 12), dense = 4 * (2 * 8 + 3 * 16);
-  EXPECT_EQ(workspace_bytes(config, 10) - library, 10 * std::max(moe, dense));
+  // Of experts the gradients of the output and the activation, or those of the input and rows of x.
+  const int64_t moe = 4 * 2 * (8 + 2 * 12 + 12), dense = 4 * (2 * 8 + 3 * 16);
+  EXPECT_GT(moe, dense);
+  EXPECT_EQ(workspace_bytes(config, 10) - library, 10 * moe);
+  config.moe.ffn = 5;
+  config.model.ffn = 1;
+  EXPECT_EQ(workspace_bytes(config, 10) - library, 10 * 4 * 2 * (8 + 2 * 5 + 8));
+  config.moe.ffn = 12;
+  config.model.ffn = 16;
   config.moe.layer_freq = {0, 0};
   EXPECT_EQ(workspace_bytes(config, 10) - library, 10 * dense);
   EXPECT_EQ(workspace_bytes(config, 10, {.tensor = 2}) - library, 10 * 4 * (2 * 8 + 3 * 16 / 2));
