@@ -65,10 +65,8 @@ TEST(AllToAllDispatcher, SendsATokenOnceToARank) {
       }
       const Shape rows_here{arrived, kWidth}, choices_here{arrived, kTopK}, rows_back{sent, kWidth},
           choices_back{sent, kTopK};
-      Batch batch;
-      Tape tape;
-      StepTotals totals;
-      Pass pass(*stream, tape, batch, totals, {}, true);
+      TrainingPass training(*stream);
+      Pass& pass = training.pass;
       const auto dispatcher = make_dispatcher("alltoall", kExperts, rank.experts);
       const auto messages_of = [&](const auto& call) {
         got.clear();

@@ -42,6 +42,16 @@ inline Routing routing_of(Stream& stream, int rank, int64_t top_k,
   return routing;
 }
 
+/// A pass in training, for what needs no batch.
+struct TrainingPass {
+  explicit TrainingPass(Stream& stream) : pass(stream, tape, batch, totals, {}, true) {}
+
+  Batch batch;
+  Tape tape;
+  StepTotals totals;
+  Pass pass;
+};
+
 /// Rows of an expert come from rank 0, then rank 1, ..., and from a rank in the order of tokens;
 /// all ranks that share an expert's matrices get them. Probabilities go with their rows. What comes
 /// back is summed for each token, its gradients of probabilities go to their choices.
@@ -66,10 +76,8 @@ inline void expect_documented_order(const std::string& kind, const MoeLayout& la
     const Routing routing = routing_of(*stream, rank.index, kTopK, probs);
     const Tensor x = from_host(*stream, "x", tokens, {kNumTokens, 1});
 
-    Batch batch;
-    Tape tape;
-    StepTotals totals;
-    Pass pass(*stream, tape, batch, totals, {}, true);
+    TrainingPass training(*stream);
+    Pass& pass = training.pass;
     ExpertParallel experts = rank.experts;
     if (with_side) experts.side = side.get();
     const auto dispatcher = make_dispatcher(kind, kExperts, experts);
@@ -130,10 +138,8 @@ inline void expect_gradients_return_beside(const std::string& kind, bool with_si
         routing_of(*stream, rank.index, kTopK, std::vector<double>(kNumTokens * kTopK, 0.5));
     const Tensor x = random_tensor(*stream, {kNumTokens, 3}, DType::F64, 2);
 
-    Batch batch;
-    Tape tape;
-    StepTotals totals;
-    Pass pass(*stream, tape, batch, totals, {}, true);
+    TrainingPass training(*stream);
+    Pass& pass = training.pass;
     const auto dispatcher = make_dispatcher(kind, kExperts, rank.experts);
     dispatcher->prepare(pass, routing);
     streams.clear();  // the plan

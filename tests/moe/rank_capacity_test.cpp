@@ -237,10 +237,8 @@ void expect_limited(const std::string& kind, const MoeLayout& layout, double fac
     const Routing routing = routing_of(*stream, rank.index, kTopK, probs);
     const Tensor x = from_host(*stream, "x", tokens, {kNumTokens, 1});
 
-    Batch batch;
-    Tape tape;
-    StepTotals totals;
-    Pass pass(*stream, tape, batch, totals, {}, true);
+    TrainingPass training(*stream);
+    Pass& pass = training.pass;
     const auto dispatcher = make_dispatcher(kind, kExperts, rank.experts);
     dispatcher->prepare(pass, routing);
     const Dispatched sent = dispatcher->dispatch(pass, x, routing.probs);
@@ -264,7 +262,7 @@ void expect_limited(const std::string& kind, const MoeLayout& layout, double fac
     EXPECT_EQ(used(sent.rows.x), want_rows);
     EXPECT_EQ(used(sent.probs), want_probs);
     EXPECT_EQ(used(dispatcher->combine_backward(pass, x)), want_rows);
-    EXPECT_EQ(read_back<int32_t>(*stream, totals.all().at("over_capacity"))[0],
+    EXPECT_EQ(read_back<int32_t>(*stream, training.totals.all().at("over_capacity"))[0],
               std::ssize(rows) > limit);
 
     // What comes back of a choice: its row if that is in use, from each rank that has it.
