@@ -16,7 +16,10 @@ using Clock = std::chrono::steady_clock;
 // As long as it takes to put a thread to sleep and wake it.
 constexpr std::chrono::microseconds kSpin{100};
 constexpr std::chrono::microseconds kShortPause{20};
-constexpr std::chrono::microseconds kLongPause{200};  // after kCheckEvery
+// Where a device waits for what the host enqueues next, for example in each layer for numbers of
+// rows, a pause is time of the device, so pauses stay short for as long as such waits take.
+constexpr std::chrono::milliseconds kShortPausesFor{100};
+constexpr std::chrono::microseconds kLongPause{200};
 // A check asks the driver, which takes microseconds.
 constexpr std::chrono::milliseconds kCheckEvery{5};
 constexpr std::chrono::milliseconds kWatchEvery{100};
@@ -124,7 +127,7 @@ void wait_until_ready(const std::string& what, const std::function<bool()>& read
     if (now - begin < kSpin)
       std::this_thread::yield();
     else
-      std::this_thread::sleep_for(now - begin < kCheckEvery ? kShortPause : kLongPause);
+      std::this_thread::sleep_for(now - begin < kShortPausesFor ? kShortPause : kLongPause);
   }
 }
 
