@@ -44,12 +44,13 @@ Tensor AllGatherDispatcher::gather(Stream& stream, const Tensor& own) const {
   return all;
 }
 
-Tensor AllGatherDispatcher::sum_scatter(Pass& pass, Stream& exchange, const Tensor& all) const {
+Dispatcher::Exchanged AllGatherDispatcher::sum_scatter(Pass& pass, Stream& exchange,
+                                                       const Tensor& all) const {
   const Tensor own = Tensor::empty(pass.stream, "moe output",
                                    {all.dim(0) / experts_.size(), all.dim(1)}, all.dtype());
-  follow(exchange, pass.stream);
+  const Event begins = follow(exchange, pass.stream);
   experts_.exchange->reduce_scatter(exchange, own, all);
-  return own;
+  return {own, all, begins};
 }
 
 Tensor AllGatherDispatcher::rows_of_tokens(Pass& pass, const Tensor& x,
@@ -69,7 +70,8 @@ Tensor AllGatherDispatcher::offsets(Pass& pass) const {
   return plan_of<std::shared_ptr<Plan>>(pass)->here.offsets;
 }
 
-Tensor AllGatherDispatcher::return_rows(Pass& pass, Stream& exchange, const Tensor& rows) const {
+Dispatcher::Exchanged AllGatherDispatcher::return_rows(Pass& pass, Stream& exchange,
+                                                       const Tensor& rows) const {
   const auto plan = plan_of<std::shared_ptr<Plan>>(pass);
   return sum_scatter(pass, exchange,
                      plan->here.tokens_of_rows(pass.stream, rows, {}, "expert exchange"));
@@ -81,8 +83,8 @@ Tensor AllGatherDispatcher::tokens_of_returned(Pass& pass, const Tensor& returne
   return returned;
 }
 
-Tensor AllGatherDispatcher::return_numbers(Pass& pass, Stream& exchange,
-                                           const Tensor& by_row) const {
+Dispatcher::Exchanged AllGatherDispatcher::return_numbers(Pass& pass, Stream& exchange,
+                                                          const Tensor& by_row) const {
   const auto plan = plan_of<std::shared_ptr<Plan>>(pass);
   return sum_scatter(pass, exchange, plan->here.numbers_of_choices(pass.stream, by_row));
 }

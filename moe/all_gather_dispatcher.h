@@ -20,10 +20,10 @@ class AllGatherDispatcher final : public Dispatcher {
   Tensor rows_of_tokens(Pass& pass, const Tensor& x, std::string_view name) const override;
   Tensor numbers_of_rows(Pass& pass, const Tensor& by_choice) const override;
   Tensor offsets(Pass& pass) const override;
-  Tensor return_rows(Pass& pass, Stream& exchange, const Tensor& rows) const override;
+  Exchanged return_rows(Pass& pass, Stream& exchange, const Tensor& rows) const override;
   Tensor tokens_of_returned(Pass& pass, const Tensor& returned,
                             const Tensor& residual) const override;
-  Tensor return_numbers(Pass& pass, Stream& exchange, const Tensor& by_row) const override;
+  Exchanged return_numbers(Pass& pass, Stream& exchange, const Tensor& by_row) const override;
   Tensor choices_of_returned(Pass& pass, const Tensor& returned) const override;
 
  private:
@@ -32,7 +32,7 @@ class AllGatherDispatcher final : public Dispatcher {
   /// All ranks' tokens [ranks * T, ...], and this rank's share of the sum of such tensors, which
   /// the stream of the pass has made.
   Tensor gather(Stream& stream, const Tensor& own) const;
-  Tensor sum_scatter(Pass& pass, Stream& exchange, const Tensor& all) const;
+  Exchanged sum_scatter(Pass& pass, Stream& exchange, const Tensor& all) const;
 
   int64_t num_experts_;
 };

@@ -23,7 +23,7 @@ Dispatched Dispatcher::dispatch(Pass& pass, const Tensor& x, const Tensor& probs
 }
 
 Tensor Dispatcher::combine(Pass& pass, const Tensor& rows, const Tensor& residual) {
-  return tokens_of_returned(pass, return_rows(pass, pass.stream, rows), residual);
+  return tokens_of_returned(pass, return_rows(pass, pass.stream, rows).received, residual);
 }
 
 Tensor Dispatcher::combine_backward(Pass& pass, const Tensor& dy) {
@@ -35,6 +35,9 @@ Dispatcher::Returning Dispatcher::start_dispatch_backward(Pass& pass, const Tens
   Stream& exchange = beside(pass);
   Returning returning;
   returning.rows = return_rows(pass, exchange, drows);
+  // A head start: a stream learns later of events on another one than of its own work, and a
+  // grouped product that begins first takes every multiprocessor until its end.
+  pass.stream.wait(returning.rows.begins);
   returning.numbers = return_numbers(pass, exchange, dprobs);
   if (&exchange != &pass.stream) returning.arrived = exchange.record();
   return returning;
@@ -42,13 +45,13 @@ Dispatcher::Returning Dispatcher::start_dispatch_backward(Pass& pass, const Tens
 
 Tensor Dispatcher::probs_gradient(Pass& pass, const Returning& returning) const {
   pass.stream.wait(returning.arrived);
-  return choices_of_returned(pass, returning.numbers);
+  return choices_of_returned(pass, returning.numbers.received);
 }
 
 Tensor Dispatcher::x_gradient(Pass& pass, const Returning& returning,
                               const Tensor& dresidual) const {
   pass.stream.wait(returning.arrived);
-  return tokens_of_returned(pass, returning.rows, dresidual);
+  return tokens_of_returned(pass, returning.rows.received, dresidual);
 }
 
 std::unique_ptr<Dispatcher> make_dispatcher(const std::string& kind, int64_t num_experts,

@@ -54,11 +54,18 @@ class Dispatcher {
   Tensor combine(Pass& pass, const Tensor& rows, const Tensor& residual);
   /// Gradients of combine: drows [R, hidden] from dy [T, hidden].
   Tensor combine_backward(Pass& pass, const Tensor& dy);
+  /// What other ranks send, and what is sent to them. That lives until the stream of the pass has
+  /// waited for the exchange: a stream that gets memory back waits for all that uses it.
+  struct Exchanged {
+    Tensor received;
+    Tensor sent;
+    Event begins;  // when the exchange may, if it is on a stream beside that of the pass
+  };
   /// Gradients of dispatch, on their way to the ranks of the tokens: from drows [R, hidden] and
-  /// dprobs [R].
+  /// dprobs [R]. Lives until both gradients below are made.
   struct Returning {
-    Tensor rows;     // what the sums of tokens are made of
-    Tensor numbers;  // and of choices
+    Exchanged rows;     // what the sums of tokens are made of
+    Exchanged numbers;  // and of choices
     Event arrived;
   };
   Returning start_dispatch_backward(Pass& pass, const Tensor& drows, const Tensor& dprobs);
@@ -81,23 +88,26 @@ class Dispatcher {
   virtual Tensor numbers_of_rows(Pass& pass, const Tensor& by_choice) const = 0;
   virtual Tensor offsets(Pass& pass) const = 0;
   /// What the tokens of this rank get of all ranks' rows [R, hidden].
-  virtual Tensor return_rows(Pass& pass, Stream& exchange, const Tensor& rows) const = 0;
+  virtual Exchanged return_rows(Pass& pass, Stream& exchange, const Tensor& rows) const = 0;
   /// y [T, hidden] = residual (may be undefined) + the sums of each token, of what return_rows
-  /// gave.
+  /// received.
   virtual Tensor tokens_of_returned(Pass& pass, const Tensor& returned,
                                     const Tensor& residual) const = 0;
   /// What the choices of this rank get of all ranks' numbers [R].
-  virtual Tensor return_numbers(Pass& pass, Stream& exchange, const Tensor& by_row) const = 0;
-  /// [T, k] of what return_numbers gave.
+  virtual Exchanged return_numbers(Pass& pass, Stream& exchange, const Tensor& by_row) const = 0;
+  /// [T, k] of what return_numbers received.
   virtual Tensor choices_of_returned(Pass& pass, const Tensor& returned) const = 0;
 
   /// The stream for exchanges beside that of the pass.
   Stream& beside(Pass& pass) const {
     return experts_.side != nullptr ? *experts_.side : pass.stream;
   }
-  /// What is enqueued on `exchange` from now on follows what is on `stream`.
-  static void follow(Stream& exchange, Stream& stream) {
-    if (&exchange != &stream) exchange.wait(stream.record());
+  /// What is enqueued on `exchange` from now on follows what is on `stream`. Returns when it may
+  /// begin.
+  static Event follow(Stream& exchange, Stream& stream) {
+    if (&exchange == &stream) return {};
+    exchange.wait(stream.record());
+    return exchange.record();
   }
   /// The fixed number of rows in this pass, if there is one.
   std::optional<int64_t> row_limit(const Pass& pass, const Routing& routing) const {

@@ -17,10 +17,14 @@ class LocalDispatcher final : public Dispatcher {
   Tensor rows_of_tokens(Pass& pass, const Tensor& x, std::string_view name) const override;
   Tensor numbers_of_rows(Pass& pass, const Tensor& by_choice) const override;
   Tensor offsets(Pass& pass) const override;
-  Tensor return_rows(Pass&, Stream&, const Tensor& rows) const override { return rows; }
+  Exchanged return_rows(Pass&, Stream&, const Tensor& rows) const override {
+    return {rows, {}, {}};
+  }
   Tensor tokens_of_returned(Pass& pass, const Tensor& returned,
                             const Tensor& residual) const override;
-  Tensor return_numbers(Pass&, Stream&, const Tensor& by_row) const override { return by_row; }
+  Exchanged return_numbers(Pass&, Stream&, const Tensor& by_row) const override {
+    return {by_row, {}, {}};
+  }
   Tensor choices_of_returned(Pass& pass, const Tensor& returned) const override;
 
  private:

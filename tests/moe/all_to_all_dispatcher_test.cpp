@@ -80,7 +80,7 @@ TEST(AllToAllDispatcher, SendsATokenOnceToARank) {
       };
       const Shape counts{layout.world(), 2 * layout.world()};
       EXPECT_THAT(messages_of(dispatch),
-                  ElementsAre(counts, choices_here, rows_here, choices_here));
+                  ElementsAre(counts, rows_here, choices_here, choices_here));
       EXPECT_THAT(messages_of(dispatch), ElementsAre(rows_here, choices_here));
       EXPECT_THAT(messages_of([&] { dispatcher->combine(pass, here.rows.x, x); }),
                   ElementsAre(rows_back));

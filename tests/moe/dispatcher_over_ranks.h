@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <memory>
 #include <random>
 #include <string>
 #include <utility>
@@ -119,17 +121,21 @@ inline void expect_documented_order(const std::string& kind, const MoeLayout& la
 }
 
 /// Gradients of dispatch return on the stream beside; all else of the tokens goes on that of the
-/// pass. So does everything where there is none beside.
+/// pass. So does everything where there is none beside. What they send lives until the stream of
+/// the pass has waited for them: it would wait sooner if it got that memory back sooner.
 inline void expect_gradients_return_beside(const std::string& kind, bool with_side) {
   constexpr int64_t kNumTokens = 5, kTopK = 2;
   const MoeLayout layout{1, 2, 1};
   run_ranks(layout.world(), [&](Group& world, Control&) {
     MoeRank rank(world, layout);
     std::vector<std::string> streams;
-    WatchedGroup watched(*rank.experts.exchange,
-                         [&](Stream& stream, const std::string&, const Tensor&) {
-                           streams.push_back(stream.name());
-                         });
+    std::vector<std::weak_ptr<Storage>> sent;
+    WatchedGroup watched(
+        *rank.experts.exchange,
+        [&](Stream& stream, const std::string&, const Tensor&) {
+          streams.push_back(stream.name());
+        },
+        [&](const Tensor& in) { sent.push_back(in.storage()); });
     rank.experts.exchange = &watched;
     const auto device = make_cpu_device();
     const auto stream = device->make_stream("rank"), side = device->make_stream("side");
@@ -150,13 +156,22 @@ inline void expect_gradients_return_beside(const std::string& kind, bool with_si
     EXPECT_GE(streams.size(), 4u);
 
     streams.clear();
-    const auto returning = dispatcher->start_dispatch_backward(pass, here.rows.x, here.probs);
+    sent.clear();
+    auto returning = dispatcher->start_dispatch_backward(pass, here.rows.x, here.probs);
     const char* beside = with_side ? "side" : "rank";
     EXPECT_THAT(streams, ::testing::ElementsAre(beside, beside));
+    const auto num_sent_alive = [&] {
+      stream->synchronize();
+      side->synchronize();
+      return std::count_if(sent.begin(), sent.end(),
+                           [](const auto& message) { return !message.expired(); });
+    };
+    EXPECT_EQ(num_sent_alive(), 2);
     dispatcher->probs_gradient(pass, returning);
     dispatcher->x_gradient(pass, returning, {});
     EXPECT_EQ(streams.size(), 2u);
-    stream->synchronize();
+    returning = {};
+    EXPECT_EQ(num_sent_alive(), 0);
   });
 }
 

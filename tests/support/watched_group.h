@@ -14,7 +14,11 @@ class WatchedGroup final : public Group {
  public:
   /// Called before each collective: its stream, its name and its output.
   using Watch = std::function<void(Stream&, const std::string& call, const Tensor& out)>;
-  WatchedGroup(Group& inner, Watch watch) : inner_(inner), watch_(std::move(watch)) {}
+  /// Called with what the exchanges of experts send.
+  using WatchSent = std::function<void(const Tensor& in)>;
+  WatchedGroup(
+      Group& inner, Watch watch, WatchSent watch_sent = [](const Tensor&) {})
+      : inner_(inner), watch_(std::move(watch)), watch_sent_(std::move(watch_sent)) {}
 
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
@@ -25,10 +29,12 @@ class WatchedGroup final : public Group {
   }
   void all_gather(Stream& stream, const Tensor& all, const Tensor& own) override {
     watch_(stream, "all_gather", all);
+    watch_sent_(own);
     inner_.all_gather(stream, all, own);
   }
   void reduce_scatter(Stream& stream, const Tensor& own, const Tensor& all) override {
     watch_(stream, "reduce_scatter", own);
+    watch_sent_(all);
     inner_.reduce_scatter(stream, own, all);
   }
   void broadcast(Stream& stream, const Tensor& tensor, int root) override {
@@ -38,6 +44,7 @@ class WatchedGroup final : public Group {
   void all_to_all(Stream& stream, const Tensor& receive, std::span<const int64_t> receive_rows,
                   const Tensor& send, std::span<const int64_t> send_rows) override {
     watch_(stream, "all_to_all", receive);
+    watch_sent_(send);
     inner_.all_to_all(stream, receive, receive_rows, send, send_rows);
   }
   void send(Stream& stream, const Tensor& tensor, int peer) override {
@@ -55,6 +62,7 @@ class WatchedGroup final : public Group {
  private:
   Group& inner_;
   Watch watch_;
+  WatchSent watch_sent_;
 };
 
 }  // namespace ferry::testing
