@@ -1,9 +1,11 @@
 #include "app/optimizer_offload.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 
+#include "app/cpu_binding.h"
 #include "app/gib.h"
 #include "app/host_sum.h"
 #include "app/param_groups.h"
@@ -35,11 +37,17 @@ std::vector<std::string> OptimizerOffload::begin() {
   dump_places();
   const HybridDeviceOptimizer* hybrid = model_.hybrid_optimizer();
   if (hybrid == nullptr) return {};
-  return {
+  std::vector<std::string> lines = {
       optimizer_places_text(hybrid->places()),
       fmt::format("optimizer on the host: threads {}, vectors {}, copies {}", hybrid->num_threads(),
                   name_of(vector_level()),
                   config_.optimizer.offload.overlap_d2h_h2d ? "overlap" : "one after the other")};
+  if (config_.optimizer.offload.threads == 0) {
+    const std::string notice = few_threads_notice(hybrid->num_threads(), runtime_.local_size(),
+                                                  static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
+    if (!notice.empty()) lines.push_back(notice);
+  }
+  return lines;
 }
 
 void OptimizerOffload::dump_places() {
