@@ -48,9 +48,9 @@ Dispatcher::Exchanged AllGatherDispatcher::sum_scatter(Pass& pass, Stream& excha
                                                        const Tensor& all) const {
   const Tensor own = Tensor::empty(pass.stream, "moe output",
                                    {all.dim(0) / experts_.size(), all.dim(1)}, all.dtype());
-  const Event begins = follow(exchange, pass.stream);
+  follow(exchange, pass.stream);
   experts_.exchange->reduce_scatter(exchange, own, all);
-  return {own, all, begins};
+  return {own, all, arrival(exchange, pass)};
 }
 
 Tensor AllGatherDispatcher::rows_of_tokens(Pass& pass, const Tensor& x,

@@ -103,9 +103,9 @@ Dispatcher::Exchanged AllToAllDispatcher::give_back(Pass& pass, Stream& exchange
                                                     const Tensor& arrived) const {
   const Tensor returned = Tensor::empty(pass.stream, "expert exchange",
                                         {total(plan.send_rows), arrived.dim(1)}, arrived.dtype());
-  const Event begins = follow(exchange, pass.stream);
+  follow(exchange, pass.stream);
   experts_.exchange->all_to_all(exchange, returned, plan.send_rows, arrived, plan.receive_rows);
-  return {returned, arrived, begins};
+  return {returned, arrived, arrival(exchange, pass)};
 }
 
 Tensor AllToAllDispatcher::sum_returned(Pass& pass, const Tensor& returned, const Tensor& residual,

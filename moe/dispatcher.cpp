@@ -34,23 +34,19 @@ Dispatcher::Returning Dispatcher::start_dispatch_backward(Pass& pass, const Tens
                                                           const Tensor& dprobs) {
   Stream& exchange = beside(pass);
   Returning returning;
-  returning.rows = return_rows(pass, exchange, drows);
-  // A head start: a stream learns later of events on another one than of its own work, and a
-  // grouped product that begins first takes every multiprocessor until its end.
-  pass.stream.wait(returning.rows.begins);
   returning.numbers = return_numbers(pass, exchange, dprobs);
-  if (&exchange != &pass.stream) returning.arrived = exchange.record();
+  returning.rows = return_rows(pass, exchange, drows);
   return returning;
 }
 
 Tensor Dispatcher::probs_gradient(Pass& pass, const Returning& returning) const {
-  pass.stream.wait(returning.arrived);
+  pass.stream.wait(returning.numbers.arrived);
   return choices_of_returned(pass, returning.numbers.received);
 }
 
 Tensor Dispatcher::x_gradient(Pass& pass, const Returning& returning,
                               const Tensor& dresidual) const {
-  pass.stream.wait(returning.arrived);
+  pass.stream.wait(returning.rows.arrived);
   return tokens_of_returned(pass, returning.rows.received, dresidual);
 }
 

@@ -11,7 +11,9 @@
 // experts are dealt out.
 //
 // The backward of dispatch has two halves: what is enqueued between them on the stream of the pass,
-// gradients of weights for example, runs beside the exchange.
+// gradients of weights for example, runs beside the exchange. First the numbers travel and then the
+// rows, so the small kernels of the router's backward come next: a grouped product takes every
+// multiprocessor of a GPU until its end, and an exchange that has not begun by then waits for it.
 //
 // On several ranks, all ranks of the exchange group make the same calls in the same order, also a
 // rank without rows. The host waits once, in the first dispatch of a micro-batch, for numbers of
@@ -59,14 +61,13 @@ class Dispatcher {
   struct Exchanged {
     Tensor received;
     Tensor sent;
-    Event begins;  // when the exchange may, if it is on a stream beside that of the pass
+    Event arrived;
   };
   /// Gradients of dispatch, on their way to the ranks of the tokens: from drows [R, hidden] and
   /// dprobs [R]. Lives until both gradients below are made.
   struct Returning {
-    Exchanged rows;     // what the sums of tokens are made of
-    Exchanged numbers;  // and of choices
-    Event arrived;
+    Exchanged numbers;  // what the sums of choices are made of
+    Exchanged rows;     // and of tokens
   };
   Returning start_dispatch_backward(Pass& pass, const Tensor& drows, const Tensor& dprobs);
   /// Of the probabilities, [T, k].
@@ -102,12 +103,13 @@ class Dispatcher {
   Stream& beside(Pass& pass) const {
     return experts_.side != nullptr ? *experts_.side : pass.stream;
   }
-  /// What is enqueued on `exchange` from now on follows what is on `stream`. Returns when it may
-  /// begin.
-  static Event follow(Stream& exchange, Stream& stream) {
-    if (&exchange == &stream) return {};
-    exchange.wait(stream.record());
-    return exchange.record();
+  /// What is enqueued on `exchange` from now on follows what is on `stream`.
+  static void follow(Stream& exchange, Stream& stream) {
+    if (&exchange != &stream) exchange.wait(stream.record());
+  }
+  /// When what is enqueued on `exchange` so far is done, for the stream of the pass.
+  static Event arrival(Stream& exchange, Pass& pass) {
+    return &exchange != &pass.stream ? exchange.record() : Event();
   }
   /// The fixed number of rows in this pass, if there is one.
   std::optional<int64_t> row_limit(const Pass& pass, const Routing& routing) const {

@@ -42,20 +42,17 @@ Tensor MoeLayer::forward(Pass& pass, const Tensor& x) {
 }
 
 Tensor MoeLayer::backward(Pass& pass, const Tensor& dy) {
-  const Dispatcher::Returning returning = experts_backward(pass, dy);
-  const Tensor dshared = shared_ ? shared_->backward(pass, dy) : Tensor();
-  const Tensor dx = router_->backward(pass, dispatcher_->probs_gradient(pass, returning));
-  if (shared_) add(pass.stream, dx, dx, dshared);
-  return dispatcher_->x_gradient(pass, returning, dx);
-}
-
-Dispatcher::Returning MoeLayer::experts_backward(Pass& pass, const Tensor& dy) {
-  const auto [gradients, fc1] = experts_.backward(pass, dispatcher_->combine_backward(pass, dy));
-  // Their exchange runs beside the gradient of fc1's weight.
+  auto [gradients, fc1] = experts_.backward(pass, dispatcher_->combine_backward(pass, dy));
   const Dispatcher::Returning returning =
       dispatcher_->start_dispatch_backward(pass, gradients.rows, gradients.probs);
+  gradients = {};
+  // Beside the exchange.
+  const Tensor dshared = shared_ ? shared_->backward(pass, dy) : Tensor();
+  const Tensor dx = router_->backward(pass, dispatcher_->probs_gradient(pass, returning));
   experts_.backward_fc1_weight(pass.stream, fc1);
-  return returning;
+  fc1 = {};
+  if (shared_) add(pass.stream, dx, dx, dshared);
+  return dispatcher_->x_gradient(pass, returning, dx);
 }
 
 void MoeLayer::visit(const ParameterVisitor& visitor) {

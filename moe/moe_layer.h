@@ -34,9 +34,6 @@ class MoeLayer final : public Module {
   const std::string& counts_name() const { return counts_name_; }
 
  private:
-  /// Of the experts, with the gradients of what was dispatched on their way.
-  Dispatcher::Returning experts_backward(Pass& pass, const Tensor& dy);
-
   std::string counts_name_;
   std::unique_ptr<RoutingModule> router_;
   std::unique_ptr<Dispatcher> dispatcher_;

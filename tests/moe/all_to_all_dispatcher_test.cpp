@@ -88,7 +88,7 @@ TEST(AllToAllDispatcher, SendsATokenOnceToARank) {
                   ElementsAre(rows_here));
       EXPECT_THAT(
           messages_of([&] { dispatcher->start_dispatch_backward(pass, here.rows.x, here.probs); }),
-          ElementsAre(rows_back, choices_back));
+          ElementsAre(choices_back, rows_back));
       stream->synchronize();
     });
   }
