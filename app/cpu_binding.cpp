@@ -104,16 +104,6 @@ std::vector<int> allowed_cpus() {
   return cpus;
 }
 
-std::string few_threads_notice(int num_threads, int num_ranks, int num_cpus) {
-  constexpr int kEnough = 16;
-  const int share = num_cpus / num_ranks;
-  if (2 * num_threads >= std::min(share, kEnough)) return "";
-  return concat("! optimizer on the host: the launcher lets this rank have ", num_threads,
-                " of the host's ", num_cpus, " CPUs, though ", share,
-                " are its share. mpirun binds each rank to a core where there are two; try "
-                "--bind-to none");
-}
-
 void bind_threads(const std::vector<int>& cpus) {
   CpuSet wanted;
   for (const int cpu : cpus) CPU_SET_S(cpu, CpuSet::kBytes, wanted.set.get());

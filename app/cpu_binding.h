@@ -28,10 +28,6 @@ PciPlace pci_place(const std::string& bus_id, const std::filesystem::path& root 
 
 /// The CPUs that this thread may run on.
 std::vector<int> allowed_cpus();
-/// A line for the log if each of `num_ranks` ranks of a host of `num_cpus` CPUs has fewer than half
-/// of the threads that its share of them would allow, as with launchers that bind ranks to single
-/// cores; empty otherwise. More than 16 threads are not missed: memory does not feed them.
-std::string few_threads_notice(int num_threads, int num_ranks, int num_cpus);
 /// Binds all threads that this process has now, and with them those it will make.
 /// Error(ExitCode::Resource) if the system refuses.
 void bind_threads(const std::vector<int>& cpus);

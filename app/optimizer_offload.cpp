@@ -5,10 +5,10 @@
 
 #include <algorithm>
 
-#include "app/cpu_binding.h"
 #include "app/gib.h"
 #include "app/host_sum.h"
 #include "app/param_groups.h"
+#include "core/check.h"
 #include "core/vector_level.h"
 #include "offload/optimizer_fraction.h"
 
@@ -28,6 +28,16 @@ std::string describe(const UpdateTimes& times) {
 }
 
 }  // namespace
+
+std::string few_threads_notice(int num_threads, int num_ranks, int num_cpus) {
+  constexpr int kEnough = 16;
+  const int share = num_cpus / num_ranks;
+  if (2 * num_threads >= std::min(share, kEnough)) return "";
+  return concat("! optimizer on the host: the launcher lets this rank have ", num_threads,
+                " of the host's ", num_cpus, " CPUs, though ", share,
+                " are its share. mpirun binds each rank to a core where there are two; try "
+                "--bind-to none");
+}
 
 OptimizerOffload::OptimizerOffload(const RunConfig& config, TrainModel& model, Runtime& runtime,
                                    Group& world)

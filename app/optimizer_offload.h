@@ -13,6 +13,11 @@
 
 namespace ferry {
 
+/// A line for the log if each of `num_ranks` ranks of a host of `num_cpus` CPUs has fewer than half
+/// of the threads that its share of them would allow, as with launchers that bind ranks to single
+/// cores; empty otherwise. More than 16 threads are not missed: memory does not feed them.
+std::string few_threads_notice(int num_threads, int num_ranks, int num_cpus);
+
 class OptimizerOffload {
  public:
   /// All must outlive this. `world`: of collectives on the model's device.

@@ -74,17 +74,6 @@ TEST(BindThreads, BindsAllThreadsOfTheProcess) {
   EXPECT_EQ(allowed_cpus(), before);
 }
 
-TEST(FewThreadsNotice, NamesTheLaunchersBinding) {
-  const std::string notice = few_threads_notice(1, 2, 32);
-  EXPECT_THAT(notice, HasSubstr("1 of the host's 32 CPUs, though 16 are its share"));
-  EXPECT_THAT(notice, HasSubstr("--bind-to none"));
-  EXPECT_THAT(few_threads_notice(7, 8, 192), HasSubstr("7 of"));
-  EXPECT_EQ(few_threads_notice(8, 8, 192), "");  // memory does not feed the other 16
-  EXPECT_EQ(few_threads_notice(4, 4, 32), "");
-  EXPECT_EQ(few_threads_notice(1, 4, 8), "");
-  EXPECT_EQ(few_threads_notice(1, 4, 2), "");
-}
-
 TEST(BindThreads, SaysWhatTheSystemRefuses) {
   try {
     bind_threads({8000});

@@ -101,6 +101,17 @@ Trained train(const RunConfig& config, int ranks, const Course& course = {}) {
   return result;
 }
 
+TEST(FewThreadsNotice, NamesTheLaunchersBinding) {
+  const std::string notice = few_threads_notice(1, 2, 32);
+  EXPECT_THAT(notice, ::testing::HasSubstr("1 of the host's 32 CPUs, though 16 are its share"));
+  EXPECT_THAT(notice, ::testing::HasSubstr("--bind-to none"));
+  EXPECT_THAT(few_threads_notice(7, 8, 192), ::testing::HasSubstr("7 of"));
+  EXPECT_EQ(few_threads_notice(8, 8, 192), "");  // memory does not feed the other 16
+  EXPECT_EQ(few_threads_notice(4, 4, 32), "");
+  EXPECT_EQ(few_threads_notice(1, 4, 8), "");
+  EXPECT_EQ(few_threads_notice(1, 4, 2), "");
+}
+
 class OptimizerOffloadTest : public ::testing::Test {
  protected:
   // Four micro-batches a step, on each data-parallel rank.
