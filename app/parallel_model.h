@@ -68,7 +68,7 @@ class ParallelModel {
   const RunConfig& config_;
   Stream& stream_;
   const MeshGroups& groups_;
-  std::unique_ptr<Stream> exchange_stream_;  // what the host must know of expert exchanges
+  std::unique_ptr<Stream> exchange_stream_;  // ExpertParallel::side
   RankCapacity capacity_;
   ModelAxes axes_;
   PartGraphs part_graphs_;
